@@ -1,4 +1,4 @@
-"""Counters of a loader, the times of its parts, and observers of both."""
+"""Counters of a loader, the times of its parts, and observers."""
 
 from __future__ import annotations
 
@@ -14,89 +14,93 @@ _log = logging.getLogger("gdsload")
 _adding = threading.Lock()
 """One lock for all stats: a stats object that has its own could be neither copied nor pickled."""
 _SHORT_S = 1e-5
-"""Seconds of a `next` that count as the shortest: those of the other batches of a group, for which no more is done."""
+"""The shortest duration of `next` that is counted as such; the later batches of a group take less."""
 _PER_OCTAVE, _OCTAVES = 8, 24
 _OF_NOW = ("reads_ahead", "batches_ahead", "arena_bytes", "vram_bytes", "pinned_bytes", "registered_bytes", "epoch")
-"""Fields that are of a moment, and no sums."""
+"""Fields that are current values and not sums."""
 
 
 class Observer:
-    """Methods that a loader calls while it runs; override those that are wanted, and pass it to `loader.observe`.
+    """Base class of observers: override methods, and pass an instance to `loader.observe`.
 
-    A call should return soon: it is made where the work is done.
+    The methods should return soon, because the loader calls them in the threads that do the work.
     """
 
     __slots__ = ()
 
     def delivered(self, samples: int, ready: bool, waited_s: float, next_s: float, step_s: float) -> None:
-        """A batch is handed out, in the consumer's thread.
+        """Called when a batch is handed out, in the consumer's thread.
 
         Args:
-            samples: of the batch.
-            ready: whether it was there when it was asked for.
-            waited_s: seconds that the thread waited for it.
-            next_s: seconds that `next` took, a `transform` in the consumer's thread included.
-            step_s: seconds since the batch before it was handed out, or since the epoch began.
+            samples: number of samples of the batch.
+            ready: whether the batch was ready when the consumer asked for it.
+            waited_s: seconds that the consumer waited for it.
+            next_s: seconds that `next` took, including a `transform` in the consumer's thread.
+            step_s: seconds since the previous batch was handed out, or since the epoch began.
         """
 
     def made(
         self, batches: int, *, read_s: float, gather_s: float, decode_s: float = 0.0, transform_s: float = 0.0
     ) -> None:
-        """A group of batches is made, in a thread of the loader's; several may call this at the same time.
+        """Called when a group of batches is ready, in a thread of the loader; several threads may call it at once.
 
         Args:
-            batches: of the group.
-            read_s: seconds that the thread waited for bytes.
-            gather_s: seconds that it gathered them.
-            decode_s: seconds that it decoded images, or waited for it.
-            transform_s: seconds of what was called ahead of the consumer: `sample_transform`, `device_transform`.
+            batches: number of batches of the group.
+            read_s: seconds that the thread waited for reads.
+            gather_s: seconds that it gathered rows.
+            decode_s: seconds that it decoded images or waited for their decoding.
+            transform_s: seconds that it ran `sample_transform` and `device_transform`.
         """
 
     def retried(self, steps: range, error: Exception) -> None:
-        """The batches of some steps could not be made together, and are tried one by one, in a thread of the loader's.
+        """Called when a group of batches failed and is repeated batch by batch, in a thread of the loader.
 
-        If that fails, too, the error is raised at the batch that it belongs to.
+        If a batch fails again, its error is raised at that batch.
+
+        Args:
+            steps: the numbers of the batches in the epoch.
+            error: the error of the group.
         """
 
 
 @dataclass(slots=True, repr=False)
 class LoaderStats(Observer):
-    """The counts of a loader since it was made, over all its epochs. As text they are one line.
+    """Counters of a loader over all its epochs. ``str`` gives one line.
 
     Attributes:
         batches: batches handed out.
         samples: samples handed out.
-        ready: batches that were there when they were asked for; those of a group count as its first one does.
-        groups: groups of batches that were made, ahead of the consumer.
-        retries: groups that could not be made at once, and were tried batch by batch.
-        host_wait_s: seconds that the consumer's thread waited for a batch. A GPU may have had work meanwhile: whether
-            loading cost anything is what `starved_s` says.
-        late_s: seconds of these for batches that were not there when they were asked for.
-        begin_s: seconds of these for the first batches of epochs.
+        ready: batches that were ready when the consumer asked for them; the batches of a group count like its first.
+        groups: groups of batches that were made ahead of the consumer.
+        retries: groups that failed and were repeated batch by batch.
+        host_wait_s: seconds that the consumer's thread waited for batches. The GPU may have been busy meanwhile:
+            `starved_s` is the time that loading costs on a GPU.
+        late_s: the part of `host_wait_s` for batches that were not ready when the consumer asked for them.
+        begin_s: the part of `host_wait_s` for the first batches of epochs.
         busy_s: seconds from the first `next` of each epoch to its last.
-        starved_s: seconds that the GPU had nothing to do while batches were waited for, by events on the stream that
-            the consumer gets them on; None where there are no such events, as on the CPU. It is up to date when it is
-            read as ``loader.stats.starved_s``, but for work that the GPU has not ended yet. What the GPU does on that
-            very stream to make a batch counts, too; what the host does between a batch and its first kernel does not.
-        stream_s: seconds of that stream from the first `next` of each epoch to its last.
+        starved_s: seconds that the GPU was idle while the consumer waited for batches, measured by events on the
+            consumer's stream; None without such events, as on the CPU. ``loader.stats.starved_s`` includes all work
+            that the GPU has finished. Work of the GPU on the same stream to make a batch counts; work of the host
+            between a batch and its first kernel does not.
+        stream_s: seconds of the consumer's stream from the first `next` of each epoch to its last.
         read_s: seconds that threads waited for reads, summed over threads.
-        gather_s: seconds that threads spent gathering, summed over threads.
-        decode_s: seconds that threads spent on decoding images, or waiting for it, likewise.
-        transform_s: seconds that threads spent on transforms ahead of the consumer, likewise.
-        bytes_by_path: bytes read or gathered, by the path they took, as in `loader.backend`.
-        cache_hit_bytes: of these, bytes that came from a cache, by its name as in `loader.cache`.
-        drive_bytes: bytes that the kernel has read from drives for this whole process, up to the newest epoch's end;
-            None if it does not say. Of what is in the page cache there are none.
-        reads_ahead: groups of batches whose reads may be under way before one is gathered, at this moment. It grows
-            when the consumer has to wait for reads, within the budgets, and slowly shrinks when it does not.
-        batches_ahead: batches that are ahead of the consumer at this moment, made or being made.
-        arena_bytes: bytes of the arena that reads hold at this moment.
-        vram_bytes: bytes of GPU memory that the loader holds beside its batches at this moment: caches and arena.
-        pinned_bytes: bytes of host memory that loaders of this process have pinned, beside torch's own.
-        registered_bytes: bytes of files in the page cache that they have registered with CUDA.
-        epoch: the epoch's number, of `loader.epoch_stats`.
-        next_counts: how many calls of `next` took how long; see `next_s`.
-        observers: those that are called, too, as `loader.observe` has added them; a copy has none.
+        gather_s: seconds that threads gathered rows, summed over threads.
+        decode_s: seconds that threads decoded images or waited for their decoding, summed over threads.
+        transform_s: seconds that threads ran transforms ahead of the consumer, summed over threads.
+        bytes_by_path: bytes read or gathered, by read path, as in `loader.backend`.
+        cache_hit_bytes: the part of these bytes that was read from a cache, by its name as in `loader.cache`.
+        drive_bytes: bytes that the kernel read from drives for the whole process until the end of the newest epoch,
+            without hits in the page cache; None if the kernel does not count them.
+        reads_ahead: the current number of groups whose reads may be in flight before one is gathered. It grows within
+            the budgets when the consumer waits for reads, and slowly shrinks when it does not.
+        batches_ahead: the current number of batches ahead of the consumer, ready or in progress.
+        arena_bytes: bytes of the arena that reads hold now.
+        vram_bytes: bytes of GPU memory that the loader holds now for caches and the arena, without its batches.
+        pinned_bytes: bytes of host memory that the loaders of this process have pinned, without torch's own.
+        registered_bytes: bytes of files in the page cache that these loaders have registered with CUDA.
+        epoch: the number of the epoch; only in `loader.epoch_stats`.
+        next_counts: a histogram of the durations of `next`; see `next_s`.
+        observers: the observers that `loader.observe` has added; a copy has none.
     """
 
     batches: int = 0
@@ -172,16 +176,16 @@ class LoaderStats(Observer):
             self._tell("retried", steps, error)
 
     def _tell(self, name: str, *given: Any, **named: Any) -> None:
-        """Call the observers. One that raises an error is not called again: the batch is nevertheless there."""
+        """Call the observers. One that raises an error is not called again, so that the loop still gets its batch."""
         for one in self.observers:
             try:
                 getattr(one, name)(*given, **named)
             except Exception:
-                _log.exception("an observer of the loader has failed, and is not called again: %r", one)
+                _log.exception("an observer of the loader failed and is not called again: %r", one)
                 self.observers = tuple(other for other in self.observers if other is not one)
 
     def since(self, before: LoaderStats) -> LoaderStats:
-        """The counts since these stats were a copy of `before`; what is of a moment is of this one."""
+        """The counters since `before`, a copy of these stats; current values stay as they are now."""
         with _adding:
             found: Any = {
                 one.name: getattr(self, one.name)
@@ -193,29 +197,32 @@ class LoaderStats(Observer):
 
     @property
     def ready_share(self) -> float:
-        """Share of the batches that were there when they were asked for, 0 to 1; see `ready`."""
+        """Share of the batches that were ready when the consumer asked for them, 0 to 1; see `ready`."""
         return self.ready / self.batches if self.batches else 0.0
 
     @property
     def starved_share(self) -> float | None:
-        """Share of its time for which the GPU had nothing to do because of loading, 0 to 1; see `starved_s`."""
+        """Share of the time in which the GPU was idle because of loading, 0 to 1; see `starved_s`."""
         if self.starved_s is None:
             return None
         return self.starved_s / self.stream_s if self.stream_s else 0.0
 
     @property
     def host_wait_share(self) -> float:
-        """Share of its time for which the consumer's thread waited for batches, 0 to 1.
+        """Share of the time in which the consumer's thread waited for batches, 0 to 1.
 
-        Where that thread queues work for a GPU and does not wait for it, it may wait for the loader while the GPU is
-        busy: then this is high, and nothing is lost.
+        A thread that queues work for a GPU without waiting for it may wait for the loader while the GPU is busy. Then
+        this share is high, and no time is lost.
         """
         return self.host_wait_s / self.busy_s if self.busy_s else 0.0
 
     def next_s(self, share: float) -> float:
-        """Seconds within which so large a share of the calls of `next` returned, to a tenth; 0.5: the median.
+        """A quantile of the duration of `next` in seconds, with an error of at most a tenth.
 
-        Those below 10 microseconds count as that.
+        Durations below 10 microseconds count as 10 microseconds.
+
+        Args:
+            share: the share of the calls that were not slower, such as 0.5 for the median.
         """
         left = share * self.batches - (self.batches - sum(self.next_counts))
         for bucket, count in enumerate(self.next_counts):
@@ -228,9 +235,10 @@ class LoaderStats(Observer):
         return _SHORT_S if self.batches else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """All counts and shares as one flat dict of numbers, as loggers of metrics take them.
+        """All counters and shares as one flat dict of numbers, for loggers of metrics.
 
-        What is not known is left out. Bytes of a path or a cache have the keys ``bytes/gds``, ``cache_hit_bytes/vram``.
+        Unknown values are left out. The keys of paths and caches are like ``bytes/gds-p2p`` and
+        ``cache_hit_bytes/vram``.
         """
         found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)[:-2]}
         paths, hits = found.pop("bytes_by_path"), found.pop("cache_hit_bytes")
@@ -256,7 +264,7 @@ class LoaderStats(Observer):
 
 
 def short(number: float, unit: str = "") -> str:
-    """A number in three digits and a decimal prefix, with its unit: ``1.28 M``, ``3.16 GB``."""
+    """A number with three digits, a decimal prefix and its unit: ``1.28 M``, ``3.16 GB``."""
     for prefix in ("", "k", "M", "G", "T"):
         if number < 999.5 or prefix == "T":
             break

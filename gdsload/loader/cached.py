@@ -1,4 +1,4 @@
-"""The first batches of a loader, again and again: how fast training would be if loading cost nothing."""
+"""Repetition of the first batches of a loader: the speed of training if loading took no time."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ class Cached:
         return f"cached({self._loader!r}, batches={self._most})"
 
     def __len__(self) -> int:
-        """As ``len(loader)``."""
+        """Return ``len(loader)``."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch."""
+        """Iterate over one epoch."""
         if not self._batches:
             self._batches = list(islice(self._loader, self._most))
         return islice(cycle(self._batches), len(self))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # as while a copy is made, when there is no loader yet
+        if name.startswith("_"):  # asked for while a copy is made and has no loader yet
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 def cached(loader: Any, batches: int = 8) -> Cached:
-    """The first batches of a loader again and again, as many in an epoch as the loader has: for any training loop.
+    """Repeat the first batches of a loader, to measure training without loading. Epochs keep their length.
 
-        for batch in gdsload.cached(loader):  # in place of the loader: the difference in time is what loading costs
+        for batch in gdsload.cached(loader):  # instead of the loader: the difference in time is the cost of loading
             train(batch)
 
-    They are loaded when the first epoch begins, and stay where they are, so that they take memory of that place. What a
-    training step writes into them stays there, too. `len` and all else, such as `set_epoch` and `state_dict`, are the
-    loader's: its place is after the batches that were loaded.
+    The batches are loaded when the first epoch begins, and stay in memory on their device. If a training step writes
+    into a batch, the change stays. `len` and all other attributes, such as `set_epoch` and `state_dict`, are the
+    loader's; its position is after the loaded batches.
 
     Args:
-        loader: gdsload's, torch's, or any iterable with a length.
-        batches: how many batches.
+        loader: a loader of gdsload or torch, or any iterable with a length.
+        batches: the number of batches to repeat.
 
     Raises:
-        OptionError: if `batches` is no whole number from 1, or the loader has no length.
+        OptionError: if `batches` is not a whole number of at least 1, or the loader has no length.
     """
     return Cached(loader, batches)

@@ -1,4 +1,4 @@
-"""A dataset as text for people: in one line, as a table of its fields, and as HTML for notebooks."""
+"""Descriptions of datasets: in one line, as a table of the fields, and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _FIELDS = 40
 _LEFT = 'style="text-align: left"'
-HEADINGS = ("field", "type", "a sample takes", "classes")
+HEADINGS = ("field", "type", "bytes per sample", "classes")
 
 
 def brief(dataset: ShardDataset) -> str:
@@ -26,7 +26,7 @@ def brief(dataset: ShardDataset) -> str:
 
 
 def field_rows(schema: Schema, metadata: Metadata) -> list[tuple[str, ...]]:
-    """A row for each field: its name, its type, the bytes of a sample, and its classes if any field has some."""
+    """A row per field: its name, type, bytes per sample, and classes if any field has classes."""
     names = class_names(metadata)
     rows: list[tuple[str, ...]] = []
     for name, field in schema.items():
@@ -39,7 +39,7 @@ def field_rows(schema: Schema, metadata: Metadata) -> list[tuple[str, ...]]:
 
 
 def _printable(text: str) -> str:
-    """Text of a dataset, which must not move a terminal's cursor."""
+    """Escape text of a dataset that could move a terminal's cursor."""
     return text if text.isprintable() else repr(text)
 
 
@@ -70,7 +70,7 @@ def _html(title: str, head: str, rows: Iterable[str], foot: str = "") -> str:
 
 
 def _parts(dataset: ShardDataset) -> tuple[str, list[tuple[str, ...]], list[str]]:
-    """The size of a dataset, the rows of its fields below headings, and how many more fields there are."""
+    """The size of a dataset, the rows of its fields with headings, and the number of fields that are left out."""
     rows = field_rows(dataset.schema, dataset.metadata)
     samples, shards = counted(len(dataset), "sample"), counted(len(dataset.sources), "shard")
     size = f"{samples}, {format_bytes(dataset.num_bytes)} in {shards}"
@@ -79,7 +79,7 @@ def _parts(dataset: ShardDataset) -> tuple[str, list[tuple[str, ...]], list[str]
 
 
 def entries_text(title: str, entries: Sequence[tuple[str, str]]) -> str:
-    """Lines of names and what is said of each, wrapped beside them."""
+    """A title and a line per entry: its name, and its text wrapped in a column."""
     wide = max((len(name) for name, _ in entries), default=0) + 4
     lines = [title]
     for name, said in entries:

@@ -1,9 +1,9 @@
-"""The limit of a training loop, decided from what was counted.
+"""The limit of a training loop, derived from the loader's counters.
 
-The decision is a pure function of the evidence: `Diagnosis` has nothing else. First the loss: if the GPU, or without
-one the loop, waits for less than a few percent of its time, loading limits nothing. Else the limit is the part of the
-loader on which its threads spend most of their time; where they are idle, or batches are there when they are asked for,
-it is the host, which cannot plan and hand over batches as quickly.
+`Diagnosis` is a pure function of its evidence. If the GPU (without one, the loop) waits for less than a few percent of
+the time, loading is not the limit. Otherwise the limit is the part of the loader in which its threads spend most of
+their time. If the threads are idle, or batches are ready when the loop asks for them, the limit is the host, which
+plans and hands over batches too slowly.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Limit = Literal["drive", "link", "gather", "decode", "transform", "host", "model", "unknown"]
 ENOUGH_BATCHES = 20
 _LITTLE = 0.03
-"""A loss that is not worth doing anything about, and about what two runs of one loop differ by."""
+"""A share of lost time that is not worth a change: two runs of one loop differ by about as much."""
 _IDLE = 0.25
-"""Threads that are busy for less of the time, all together, do not limit anything."""
+"""Threads that are busy for a smaller share of the time, in sum, are not the limit."""
 _FEW = 0.1
-"""Share of the bytes that come from a drive below which they are in the page cache."""
+"""If a smaller share of the bytes comes from a drive, the data are in the page cache."""
 _SMALL_ROWS = 2**16
 _SAID_S = 0.005
 _PROBE_S, _LONG_READ_BYTES = 1.0, 2**20
@@ -45,25 +45,25 @@ _CLAUSES: dict[Limit, str] = {
     "transform": "The transforms ahead of the loop limit this run",
     "host": "The host limits this run: planning and handing over its batches takes longer than making them",
     "model": "The training step limits this run, not loading",
-    "unknown": "It is unknown yet what limits this run",
+    "unknown": "The limit of this run is not known yet",
 }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis:
-    """The limit of a training loop, the evidence for it, and one thing to do; as text two sentences, and the advice.
+    """The limit of a training loop, the evidence for it, and one thing to change. ``str`` gives all three.
 
     Attributes:
-        stats: what was counted.
-        threads: threads of the loader that make batches, beside the loop's; 0: that does.
+        stats: the loader's counters.
+        threads: number of the loader's threads that make batches; 0 if the loop's thread makes them.
         on_gpu: whether batches are made on a GPU.
-        sample_bytes: mean bytes of a sample.
-        dataset_bytes: bytes of all samples.
-        memory_room: bytes of memory that are free or hold files, for all that is cached; None if unknown.
-        vram_room: bytes that a cache in the GPU's memory would take by default; None without one.
-        shuffle: the order's, as in `loader.order_options`.
-        cache: the loader's option.
-        drive_rate: bytes a second that the drive gave in a probe; None if it was not asked.
+        sample_bytes: mean size of a sample in bytes.
+        dataset_bytes: size of all samples in bytes.
+        memory_room: bytes of host memory that are free or in the page cache; None if unknown.
+        vram_room: default size in bytes of a cache in the GPU's memory; None without a GPU.
+        shuffle: the shuffle, as in `loader.order_options`.
+        cache: the option `cache` of the loader.
+        drive_rate: bytes per second that the drive delivered in a probe; None if it was not measured.
     """
 
     stats: LoaderStats
@@ -77,7 +77,7 @@ class Diagnosis:
     cache: str = "pagecache"
     drive_rate: float | None = None
     times: dict[str, float] = field(init=False)
-    """Seconds of threads in each second, by the part of the loader."""
+    """Thread seconds per second, by part of the loader."""
 
     def __post_init__(self) -> None:
         stats, seconds = self.stats, max(self.stats.busy_s, 1e-9)
@@ -88,24 +88,24 @@ class Diagnosis:
 
     @property
     def lost_share(self) -> float:
-        """Share of the time that is lost by loading: the GPU's, or without one that of the loop."""
+        """The share of time lost to loading, 0 to 1: of the GPU's time, or without a GPU of the loop's time."""
         starved = self.stats.starved_share
         return self.stats.host_wait_share if starved is None else starved
 
     @property
     def rate(self) -> float:
-        """Bytes a second, on all paths."""
+        """Throughput in bytes per second, over all paths."""
         return sum(self.stats.bytes_by_path.values()) / max(self.stats.busy_s, 1e-9)
 
     @property
     def from_drive_share(self) -> float | None:
-        """Share of these bytes that the kernel has read from drives, 1 at most; None if it does not say."""
+        """The share of the bytes that the kernel read from drives, 0 to 1; None if the kernel does not count them."""
         nbytes, drive_bytes = sum(self.stats.bytes_by_path.values()), self.stats.drive_bytes
         return None if drive_bytes is None or not nbytes else min(drive_bytes / nbytes, 1.0)
 
     @property
     def limit(self) -> Limit:
-        """The limit."""
+        """The part of the loop that limits its speed."""
         stats = self.stats
         if stats.batches < ENOUGH_BATCHES:
             return "unknown"
@@ -127,13 +127,13 @@ class Diagnosis:
 
     @property
     def do(self) -> str:
-        """One thing to do."""
+        """The advice: one thing to change."""
         found: str = getattr(self, f"_do_about_{self.limit}")()
         return found
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """The limit, and all numbers that it was decided by, flat."""
+        """The limit and all numbers that it is derived from, as a flat dict."""
         found = {
             name: float(f"{value:.4g}") if isinstance(value, float) else value
             for name, value in self.stats.as_dict().items()
@@ -147,30 +147,30 @@ class Diagnosis:
         stats, limit = self.stats, self.limit
         clause = _CLAUSES[limit]
         if limit == "drive":
-            share = "" if self.drive_rate is None else f", {self.rate / self.drive_rate:.0%} of what it gave in a probe"
-            clause += f": {short(self.rate, 'B/s')} come from it{share}"
+            share = "" if self.drive_rate is None else f", {self.rate / self.drive_rate:.0%} of its speed in a probe"
+            clause += f": it delivers {short(self.rate, 'B/s')}{share}"
         elif limit in ("link", "gather", "decode", "transform"):
             clause += f": {short(self.rate, 'B/s')} go through it"
         if stats.starved_s is None:
             who, lost_s, all_s = "the loop waited", stats.host_wait_s, stats.busy_s
         else:
-            who, lost_s, all_s = "the GPU had nothing to do", stats.starved_s, stats.stream_s
+            who, lost_s, all_s = "the GPU was idle", stats.starved_s, stats.stream_s
         lost_ms, all_ms = (1000 * seconds / max(stats.batches, 1) for seconds in (lost_s, all_s))
         words = {"read": "waiting for reads", "gather": "gathering", "decode": "decoding", "transform": "in transforms"}
         spent = [f"{self.times[name]:.2f} s {what}" for name, what in words.items() if self.times[name] >= _SAID_S]
         return (
             f"{clause}; {who} for {self.lost_share:.1%} of the last {counted(stats.batches, 'step')} ({lost_ms:.3g} ms "
-            f"of {all_ms:.3g} ms). Of each second the loader's threads spent {', '.join(spent) or 'nothing'}; "
-            f"{stats.ready_share:.0%} of the batches were there when they were asked for.\nDo: {self.do}"
+            f"of {all_ms:.3g} ms). Per second the loader's threads spent {', '.join(spent) or '0 s working'}; "
+            f"{stats.ready_share:.0%} of the batches were ready in time.\nDo: {self.do}"
         )
 
     __repr__ = __str__
 
     def _do_about_drive(self) -> str:
         if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":
-            return 'shuffle="block": the drive can do more in longer reads. More threads would not make them longer.'
+            return 'shuffle="block": the drive is faster with longer reads, and more threads do not make reads longer.'
         if self.stats.epoch == 0 and self.memory_room is not None and self.dataset_bytes < self.memory_room:
-            return "nothing, if there are more epochs: this was the first, and later ones find all bytes in memory."
+            return "nothing, if more epochs follow: this was the first one, and later ones read from memory."
         if self.drive_rate is None and self.shuffle == "full" and self.sample_bytes < _SMALL_ROWS:
             return 'shuffle="block": it reads neighbouring samples together, in long reads.'
         if found := self._fits():
@@ -178,48 +178,48 @@ class Diagnosis:
         return "spread the shards over more drives (`spread_over` of `gdsload.convert`), or keep images encoded."
 
     def _do_about_link(self) -> str:
-        smaller = "store smaller types, such as uint8, and widen them by a `device_transform`; or keep images encoded."
+        smaller = "store smaller types such as uint8 and widen them with a `device_transform`, or keep images encoded."
         return self._fits() or smaller
 
     def _do_about_gather(self) -> str:
         if self.shuffle == "full" and self.sample_bytes < _SMALL_ROWS:
-            return 'shuffle="block": samples that are near each other are gathered faster.'
-        return "name the `fields` that are used, or give the process more processors."
+            return 'shuffle="block": neighbouring samples are gathered faster.'
+        return "read only the `fields` that you use, or give the process more CPU cores."
 
     def _do_about_decode(self) -> str:
         if self.cache not in ("ram", "vram", "auto"):
             kept = "vram" if self.on_gpu else "ram"
-            return f'cache="{kept}", if `decode` makes the same of an image in every epoch: it is decoded once.'
-        return "convert with a smaller `size`, or give the process more processors."
+            return f'cache="{kept}", if `decode` gives the same pixels in every epoch: each image is then decoded once.'
+        return "convert with a smaller `size`, or give the process more CPU cores."
 
     def _do_about_transform(self) -> str:
-        return "more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches."
+        return "use more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches."
 
     def _do_about_host(self) -> str:
-        return "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too."
+        return "use a larger batch_size, since each batch runs some Python code, as does a `transform`."
 
     def _do_about_model(self) -> str:
         if self.lost_share >= _LITTLE:
-            return "longer epochs: each one begins with a wait, and nothing else is lost."
-        return "nothing about loading: a faster loader would change nothing. `gdsload.cached(loader)` shows that."
+            return "use longer epochs: each epoch begins with a wait, and no other time is lost."
+        return "nothing: a faster loader would not save time. `gdsload.cached(loader)` shows that."
 
     def _do_about_unknown(self) -> str:
-        return f"ask again after {ENOUGH_BATCHES} steps or more."
+        return f"call this again after {ENOUGH_BATCHES} steps or more."
 
     def _fits(self) -> str:
-        """The cache in VRAM as what to do, if it is not used and has room for a tenth of the dataset or more."""
+        """The advice to cache in VRAM, if it is not used and has room for a tenth of the dataset or more."""
         room = self.vram_room or 0
         if self.cache in ("vram", "auto") or not self.on_gpu or room <= self.dataset_bytes / 10:
             return ""
         kept = min(room, self.dataset_bytes)
-        left = 1 - kept / self.dataset_bytes  # of what takes all of the time now, while the step takes the rest
+        left = 1 - kept / self.dataset_bytes  # of the loading time, which is all of the time now
         lost = max(1 - (1 - self.lost_share) / left, 0.0) if left else 0.0
-        fit = f"{short(kept, 'B')} of {short(self.dataset_bytes, 'B')} fit, and are read once"
-        return f'cache="vram": {fit}; about {lost:.0%} of the time would still be lost.'
+        fit = f"{short(kept, 'B')} of {short(self.dataset_bytes, 'B')} fit and are then read only once"
+        return f'cache="vram": {fit}; loading would still cost about {lost:.0%} of the time.'
 
 
 def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int, *, probe: bool) -> Diagnosis:
-    """The diagnosis of a loader of this plan. If its drive is the limit, that may be measured, for a second."""
+    """The diagnosis of a loader with this plan. `probe` allows to measure the drive for a second if it is the limit."""
     on_cuda = plan.device.type == "cuda"
     found = Diagnosis(
         stats,

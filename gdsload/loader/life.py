@@ -42,7 +42,7 @@ from gdsload.system.streams import held_bytes
 
 _log = logging.getLogger("gdsload")
 _process = [os.getpid()]
-"""The number of this process: to ask the system for it takes longer than all else that each `next` does to count."""
+"""The number of this process: `os.getpid` takes longer than all other counting of a `next`."""
 os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
 
 
@@ -110,10 +110,10 @@ class Life:
         stats.arena_bytes = sum(one.source.held_bytes() for one in running)
         plain, stats.pinned_bytes = held_bytes()
         stats.registered_bytes = registered_in_process()
-        if running and self._drive_bytes is not None:  # between epochs others read
+        if running and self._drive_bytes is not None:  # between epochs the process may read other files
             stats.drive_bytes = (bytes_from_drives() or 0) - self._drive_bytes
         if self._plan.placement == "gpu":
-            stats.vram_bytes = kept + max(plain, stats.arena_bytes)  # an arena may be torch's memory, or plain
+            stats.vram_bytes = kept + max(plain, stats.arena_bytes)  # the arena is either torch's memory or plain
         return stats
 
     @property

@@ -278,14 +278,14 @@ class DataLoader(TorchAttributes):
 
     @property
     def stats(self) -> LoaderStats:
-        """The counts of this loader since it was made: always the same object, brought up to date."""
+        """The counters of this loader since it was created: always the same object, updated at each access."""
         return self._life.settled()
 
     @property
     def epoch_stats(self) -> LoaderStats:
-        """The counts of `stats` since the newest epoch began; of one that is over, until the next begins.
+        """The counters of the newest epoch, running or finished.
 
-        As text they are one line, which the logger "gdsload" gets at the end of each epoch, at level INFO.
+        ``str`` gives one line. The logger "gdsload" writes it at the end of each epoch, at level INFO.
         """
         return self._life.epoch_stats
 
@@ -300,14 +300,17 @@ class DataLoader(TorchAttributes):
         return self._life.cache
 
     def observe(self, observer: Observer) -> None:
-        """Call an observer, too, at each batch, group of batches and retry from now on; a copy of the loader does not.
+        """Add an observer, which is called from now on; a copy of the loader has no observers.
 
-        One that raises an error is not called again, and the log says so.
+        An observer that raises an error is not called again, and the error is logged.
         """
         self._life.observe(observer)
 
     def diagnose(self) -> Diagnosis:
-        """Say what limits this loop, from counts, and if it is the drive from a second of reads between two epochs."""
+        """Find what limits this loop, from the counters of the loader.
+
+        If it is the drive, and no epoch is running, this also reads from the drive for a second to measure it.
+        """
         return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:

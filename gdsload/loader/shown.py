@@ -1,4 +1,4 @@
-"""The description of a loader for people: what it reads, how, and what it has done."""
+"""The description of a loader: its dataset, options, backend and counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHORT.maxother = _SHORT.maxstring = 60
 
 
 def loader_text(loader: DataLoader) -> str:
-    """The loader in lines: options that differ from the defaults, order, backend, budgets, counts."""
+    """The loader as lines of text: options that differ from the defaults, order, backend, budgets, counters."""
     return entries_text(*_entries(loader))
 
 
@@ -33,13 +33,13 @@ def loader_html(loader: DataLoader) -> str:
 
 
 def _entries(loader: DataLoader) -> tuple[str, list[tuple[str, str]]]:
-    """A title, and the lines below it: the name and the text of each."""
+    """A title, and the entries below it: a name and a text each."""
     plan, defaults = loader._plan, loader._defaults  # noqa: SLF001 - these functions are its methods
     order, status, stats = plan.order, loader.backend, loader.stats
     asked = "" if status.asked == status.chosen else f" (asked for {status.asked})"
-    budgets = f"{format_bytes(plan.prefetch_bytes)} of batches ahead, arena of {format_bytes(plan.arena_bytes)}"
+    budgets = f"{format_bytes(plan.prefetch_bytes)} for batches ahead, {format_bytes(plan.arena_bytes)} arena"
     found = [
-        ("options", ", ".join(_given(plan, defaults)) or "all as by default"),
+        ("options", ", ".join(_given(plan, defaults)) or "all defaults"),
         ("order", f"{order.shuffle} ({order.reason}), seed {loader.seed}"),
         ("device", str(plan.device)),
         ("backend", f"{status.chosen}{asked}: {status.answer or status.reason}"),
@@ -52,7 +52,7 @@ def _entries(loader: DataLoader) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _given(plan: LoaderPlan, defaults: Mapping[str, object]) -> list[str]:
-    """The options that differ from the defaults, as they are written."""
+    """The options that differ from the defaults, as Python code."""
     said = []
     for name, default in defaults.items():
         value = getattr(plan.options, name, default)
@@ -62,14 +62,14 @@ def _given(plan: LoaderPlan, defaults: Mapping[str, object]) -> list[str]:
 
 
 def _is(value: object, default: object) -> bool:
-    """Return whether an option has its default; what is no plain value has none."""
+    """Return whether an option has its default value; objects other than plain values never do."""
     if value is default or value == () or value == Memory():
         return True
     return isinstance(value, bool | int | str) and type(value) is type(default) and value == default
 
 
 def _value(value: Any) -> str:
-    """An option's value in a few words: functions and modules by their names."""
+    """An option's value as short text: functions and modules by their names."""
     if isinstance(value, Memory):
         given = ((name, getattr(value, name)) for name in ("prefetch", "arena", "registered", "vram", "ram"))
         return f"Memory({', '.join(f'{name}={one!r}' for name, one in given if one is not None)})"
@@ -98,7 +98,7 @@ def later(plan: LoaderPlan) -> str:
 
 
 def _dataset(dataset: object) -> str:
-    """A dataset in one line; torch's have no text."""
+    """A dataset in one line, since torch's datasets have no description."""
     if isinstance(dataset, ShardDataset):
         return brief(dataset)
     if type(dataset) is Subset:

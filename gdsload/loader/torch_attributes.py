@@ -57,7 +57,7 @@ class BatchView(OrderView):
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __len__(self) -> int:
-        """As ``len(loader)``."""
+        """Return ``len(loader)``."""
         return self._life.batches()
 
 

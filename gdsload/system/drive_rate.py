@@ -1,4 +1,4 @@
-"""The speed of a drive: reads around the page cache, at random and in order, with few and with many under way."""
+"""The throughput and latency of a drive: O_DIRECT reads, random and sequential, at several queue depths."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from gdsload.system.pool import Pool
 _ALIGNED_BYTES = 4096
 """The alignment of O_DIRECT on all but few devices (statx, STATX_DIOALIGN)."""
 _MOST_READ_BYTES = 8 * 2**20
-"""Longer reads are cut: the kernel cuts them, too."""
+"""Longer reads are split, as the kernel splits them."""
 _MOST_FILES = 256
 _BUFFER_BYTES = 16 * 2**20
 _MOST_UNDER_WAY_BYTES = 512 * 2**20
 
 DEPTHS = ((4, 1), (16, 1), (8, 8), (8, 32), (16, 256))
-"""Threads, and reads that each has under way at once."""
+"""Pairs of a number of threads and the queue depth of each."""
 _TIMED = (16, 1)
-"""That of `DEPTHS` whose reads are timed one by one."""
+"""The pair of `DEPTHS` whose reads are timed one by one."""
 IN_ORDER = ((1, 4), (4, 4), (16, 1))
 _IN_ORDER_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class DriveRate:
-    """The speed of a drive.
+    """The throughput and latency of a drive.
 
     Attributes:
-        gb_per_s: reads of `read_bytes` at random, at the best depth.
+        gb_per_s: throughput of random reads of `read_bytes`, at the best queue depth.
         read_bytes: bytes of a read, a multiple of 4096.
-        threads: threads that read at the best depth.
-        depth: reads under way at once at the best depth, all threads together.
-        p50_ms: median time of one read where at most 16 are under way; None if that depth was not tried.
-        p99_ms: the time that 99 of 100 reads do not exceed, likewise.
-        sequential_gb_per_s: blocks of 4 MiB in order, at the best depth.
-        nbytes: bytes that were read to find this out.
+        threads: number of threads at the best queue depth.
+        depth: the best queue depth, over all threads.
+        p50_ms: median latency of a read at a queue depth of 16; None if that depth was not measured.
+        p99_ms: 99th percentile of the same latency.
+        sequential_gb_per_s: throughput of sequential blocks of 4 MiB, at the best queue depth.
+        nbytes: bytes that were read for the measurement.
     """
 
     gb_per_s: float
@@ -68,17 +68,17 @@ def measure_drive(
     depths: Sequence[tuple[int, int]] = DEPTHS,
     in_order: Sequence[tuple[int, int]] = IN_ORDER,
 ) -> DriveRate:
-    """Read files with O_DIRECT at several depths, for so many seconds in all, and return the best rates.
+    """Read files with O_DIRECT at several queue depths, and return the best rates.
 
     Args:
-        files: the files; of more than 256, so many of them are read.
-        read_bytes: bytes of a read at random; rounded up to 4096, and 8 MiB at most.
-        seconds: how long it takes.
-        depths: threads, and reads that each has under way at once, at random.
-        in_order: the same, of blocks of 4 MiB in order; none: their rate is 0.
+        files: the files; at most 256 of them are read.
+        read_bytes: bytes of a random read, rounded up to a multiple of 4096, at most 8 MiB.
+        seconds: the duration of the whole measurement.
+        depths: pairs of a number of threads and the queue depth of each, for random reads.
+        in_order: the same for sequential blocks of 4 MiB; if empty, their rate is 0.
 
     Raises:
-        ReadError: if a file cannot be read with O_DIRECT, or none is as long as a read.
+        ReadError: if a file cannot be read with O_DIRECT, or no file has 4096 bytes.
     """
     step = -(-len(files) // _MOST_FILES)
     with ExitStack() as stack:
@@ -103,20 +103,20 @@ class _Drive:
         self._fds = np.array([_open(file, stack) for file in files], np.int64)
         self._lengths = np.array([os.fstat(fd).st_size // _ALIGNED_BYTES * _ALIGNED_BYTES for fd in self._fds.tolist()])
         self._file = files[0] if files else ""
-        self._random = np.random.default_rng()  # others in every run: what lies below may have a cache
+        self._random = np.random.default_rng()  # other places in every run, since the drive may have a cache
         self.times: list[float] = []
-        """Milliseconds of each read that was timed."""
+        """The latencies of the timed reads, in milliseconds."""
         self.nbytes = 0
 
     def fitting(self, read_bytes: int) -> int:
-        """The bytes of a read that some file is long enough for."""
+        """The size of a read, reduced to the length of the longest file."""
         longest = int(self._lengths.max(initial=0))
         if not longest:
-            raise ReadError(f"no file has {_ALIGNED_BYTES} bytes, so there is nothing to read at full speed")
+            raise ReadError(f"no file has {_ALIGNED_BYTES} bytes, so the drive cannot be measured")
         return min(-(-max(read_bytes, 1) // _ALIGNED_BYTES) * _ALIGNED_BYTES, _MOST_READ_BYTES, longest)
 
     def rate(self, depth: tuple[int, int], size: int, seconds: float, draw: Callable[[int], Places]) -> float:
-        """Bytes a second of so many threads, each with so many reads of `size` bytes under way."""
+        """The throughput in bytes per second at a queue depth, with reads of `size` bytes."""
         threads, each = depth
         places = draw(size)
         timed = self.times if depth == _TIMED and places.random else None
@@ -127,11 +127,11 @@ class _Drive:
         return sum(rate for rate, _ in found)
 
     def at_random(self, size: int) -> Places:
-        """Reads anywhere."""
+        """Random places."""
         return Places(self._fds, self._lengths, size, self._random)
 
     def in_order(self, size: int) -> Places:
-        """Reads of one block after the other, from a place that is drawn."""
+        """Sequential places, from a random start."""
         return Places(self._fds, self._lengths, size, self._random, count(int(self._random.integers(2**40))))
 
     def _read(
@@ -142,7 +142,7 @@ class _Drive:
         with mmap.mmap(-1, room * places.size) as memory:  # begins with a page
             view = np.frombuffer(memory, np.uint8)
             addresses = address_of(view) + np.arange(each) % room * places.size
-            self._reader.read(*places(each), addresses)  # which wakes the drive
+            self._reader.read(*places(each), addresses)  # not timed: it wakes the drive
             begun = now = time.perf_counter()
             total = 0
             while now < begun + seconds:
@@ -161,7 +161,7 @@ class _Drive:
 
 
 class Places:
-    """The places of reads of one size: descriptors, offsets and lengths of the next ones. Threads may call it."""
+    """The places of reads of one size. Several threads may call it."""
 
     def __init__(
         self, fds: IntArray, lengths: IntArray, size: int, random: np.random.Generator, order: count[int] | None = None
@@ -175,7 +175,7 @@ class Places:
         self._starts = self._ends - places
 
     def __call__(self, number: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Descriptors, offsets and lengths of so many reads; int64, one length."""
+        """Descriptors, offsets and lengths of the next `number` reads, int64 ``[number]`` each."""
         if self._order is None:
             place = self._drawn.integers(self._ends[-1], size=number)
         else:

@@ -86,7 +86,7 @@ class Closer:
             self.left.append(close)
             raise
         except Exception:
-            _log.exception("what was dropped cannot be closed")
+            _log.exception("a dropped loader, epoch or dataset could not be closed")
 
     def detach(self) -> None:
         """Forget what was to be closed; no thread is started then when the owner is dropped."""

@@ -1,7 +1,7 @@
-"""The rate at which a GPU copies pages of a file that are registered with CUDA, beside that of pinned memory.
+"""The throughput of a GPU's copies from registered pages of a file, compared with copies from pinned memory.
 
-Over PCIe they are about the same. Where CPU and GPU have coherent memory (GH200, GB10), the GPU may translate the
-addresses of such pages 4 KiB at a time, and then copies them at a hundredth of that.
+Over PCIe both are about equal. If CPU and GPU have coherent memory (GH200, GB10), the GPU may translate the addresses
+of registered pages 4 KiB at a time, and its copies are then a hundred times slower.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from gdsload.system.streams import on, side_stream
 TRIED_BYTES = 4 * 2**20
 _TURNS = 8
 _SLOWER = 4
-"""Mapped pages are not used where they are slower by this factor, as then the CPU gathers faster."""
+"""Mapped pages are not used if they are slower by this factor: the CPU then gathers faster."""
 
 
 def is_coherent(device: torch.device) -> bool:
-    """Return whether the memories of CPU and GPU are coherent, so that mapped pages may be slow. `device` has an index.
+    """Return whether CPU and GPU have coherent memory, so that mapped pages may be slow. `device` has an index.
 
-    False where torch has another driver than CUDA's.
+    False if torch uses another driver than CUDA's.
     """
     calls = driver()
     return calls is not None and device.index is not None and calls.shares_page_tables(device.index)
 
 
 def slow_pages(device: torch.device, address: int, nbytes: int) -> str:
-    """Why registered pages of a file are of no use for a GPU; empty if they are, as always over PCIe.
+    """The reason why registered pages of a file are too slow for a GPU; empty if they are not, as over PCIe.
 
-    Waits for the GPU, which copies `TRIED_BYTES` of them at most.
+    Waits for the GPU, which copies at most `TRIED_BYTES`.
     """
     if not is_coherent(device):
         return ""
     mapped, pinned = copy_rates(device, address, min(nbytes, TRIED_BYTES))
     if mapped * _SLOWER >= pinned:
         return ""
-    return f"the GPU copies mapped pages at {mapped / 1e9:.3g} GB/s, and pinned memory at {pinned / 1e9:.3g}"
+    return f"the GPU copies mapped pages at {mapped / 1e9:.3g} GB/s and pinned memory at {pinned / 1e9:.3g} GB/s"
 
 
 def copy_rates(device: torch.device, address: int, nbytes: int) -> tuple[float, float]:
-    """Bytes a second of registered pages at an address, and of pinned memory: each the best of some turns.
+    """The throughput in bytes per second from registered pages at an address, and from pinned memory.
 
-    The turns alternate, since other copies may be under way. Waits for the GPU. `device` has an index.
+    Both are the best of several alternating measurements, since other copies may run. Waits for the GPU. `device` has
+    an index.
     """
     with torch.cuda.device(device), on(side_stream(device)):
         target = torch.empty(nbytes, dtype=torch.uint8, device=device)

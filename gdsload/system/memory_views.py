@@ -1,4 +1,4 @@
-"""Addresses of the host's memory as tensors."""
+"""Tensors over addresses of the host's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges for profilers: for torch's, and by NVTX for Nsight; off unless one of them runs."""
+"""Ranges for torch's profiler, and NVTX ranges for Nsight; off unless one of them runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from torch.autograd import profiler
 
 _NSIGHT = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-"""Variables that Nsight sets in the process that it looks at."""
+"""Environment variables that Nsight sets in the profiled process."""
 _nvtx = any(name in os.environ for name in _NSIGHT)
 
 
 def profiled() -> bool:
-    """Return whether a profiler runs, in this thread or in another one."""
+    """Return whether a profiler runs in any thread."""
     return _nvtx or bool(profiler._is_profiler_enabled)  # noqa: SLF001  (the public question is about this thread alone)
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """A range of this thread, if a profiler runs."""
+    """A range in this thread if a profiler runs, otherwise nothing."""
     return _ranges(name) if profiled() else nullcontext()
 
 
 def in_span(name: str, work: Callable[[], object]) -> None:
-    """Do some work in a range."""
+    """Run `work` within a range."""
     with span(name):
         work()
 

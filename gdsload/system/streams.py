@@ -23,7 +23,7 @@ _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
 _xpu: Any = torch.xpu
 _plain: dict[int, int] = {}
 _pinned: dict[int, int] = {}
-"""Bytes of plain and of pinned memory that are held, by their address."""
+"""Bytes of plain and of pinned memory that the process holds, by address."""
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 

@@ -1,4 +1,4 @@
-"""The frame of the pages that commands write: one file, no scripts, light and dark, on a phone as on a desk."""
+"""The frame of HTML pages that commands write: one file without scripts, for light and dark mode and small screens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ h1 { overflow-wrap: anywhere }
 
 
 def web_page(title: str, style: str, body: str) -> str:
-    """A page.
+    """An HTML page.
 
     Args:
-        title: its title, as text.
-        style: CSS beside the frame's own, which has colours by name: `--ink`, `--dim`, `--paper`, `--line`, `--box`
-            below text, and `--ours` and `--other` for bars.
-        body: the elements in it, in HTML.
+        title: the title, as text.
+        style: CSS in addition to the frame's. It may use the colours `--ink`, `--dim`, `--paper`, `--line`, `--box`
+            (the background of boxes), and `--ours` and `--other` for bars.
+        body: the HTML of the body.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'

@@ -67,7 +67,7 @@ class TestText:
         assert re.fullmatch(
             r"DataLoader of ShardDataset\('.*', 1000 samples\)\n"
             r"  options  batch_size=8, shuffle='full', seed=3, device='cpu'\n  order    full \(.*\), seed 3\n"
-            r"  device   cpu\n  backend  host \(asked for auto\): .*\n  memory   256 MiB of batches ahead, arena of 1 GiB\n"
+            r"  device   cpu\n  backend  host \(asked for auto\): .*\n  memory   256 MiB for batches ahead, 1 GiB arena\n"
             r"  later    epochs from the page cache, as far as the system keeps it", text, re.DOTALL
         )  # fmt: skip
 

@@ -26,33 +26,33 @@ SMALL = {"shuffle": "full", "sample_bytes": 4096}
 @pytest.mark.parametrize(
     ("limit", "do", "evidence"),
     [
-        ("unknown", "ask again after 20 steps", {"stats": replace(READS, batches=19)}),
-        ("model", "nothing about loading", {"stats": replace(READS, host_wait_s=2)}),
-        ("model", "nothing about loading", {"stats": replace(READS, starved_s=0.0, stream_s=76)}),
-        ("model", "longer epochs", {"stats": replace(READS, begin_s=39)}),
+        ("unknown", "call this again after 20 steps", {"stats": replace(READS, batches=19)}),
+        ("model", "nothing: a faster loader", {"stats": replace(READS, host_wait_s=2)}),
+        ("model", "nothing: a faster loader", {"stats": replace(READS, starved_s=0.0, stream_s=76)}),
+        ("model", "use longer epochs", {"stats": replace(READS, begin_s=39)}),
         ("drive", "spread the shards", {"stats": READS}),
-        ("drive", "nothing, if there are more epochs", {"stats": replace(READS, epoch=0), **SIZES}),
+        ("drive", "nothing, if more epochs follow", {"stats": replace(READS, epoch=0), **SIZES}),
         ("drive", 'cache="vram": 61 GB of 193 GB fit', {**GPU, **SIZES}),
         ("drive", "spread the shards", {**GPU, **SIZES, "cache": "vram"}),
         ("drive", "spread the shards", {**GPU, **SIZES, "vram_room": 10**9}),
         ("drive", "spread the shards", {**GPU, "drive_rate": 12e9, **SMALL}),
-        ("drive", 'shuffle="block": the drive can do more', {**GPU, "drive_rate": 30e9}),
+        ("drive", 'shuffle="block": the drive is faster with longer reads', {**GPU, "drive_rate": 30e9}),
         ("drive", 'shuffle="block": it reads', {"stats": READS, **SMALL}),
         ("drive", "spread", {"stats": replace(BOUNCED, drive_bytes=700 * 10**9), "on_gpu": True}),
         ("drive", "spread", {"stats": replace(GPU["stats"], drive_bytes=0), "on_gpu": True}),
         ("link", "store smaller types", {"stats": replace(BOUNCED, drive_bytes=0), "on_gpu": True}),
         ("link", "store smaller types", MAPPED),
         ("link", 'cache="vram": 61 GB', {**MAPPED, **SIZES}),
-        ("gather", "name the `fields`", {"stats": replace(READS, gather_s=80)}),
-        ("gather", "name the `fields`", {"stats": replace(READS, drive_bytes=0)}),
+        ("gather", "read only the `fields`", {"stats": replace(READS, gather_s=80)}),
+        ("gather", "read only the `fields`", {"stats": replace(READS, drive_bytes=0)}),
         ("gather", 'shuffle="block"', {"stats": replace(READS, gather_s=80), **SMALL}),
-        ("gather", "name the `fields`", {**GPU, "stats": replace(GPU["stats"], gather_s=80)}),
+        ("gather", "read only the `fields`", {**GPU, "stats": replace(GPU["stats"], gather_s=80)}),
         ("decode", 'cache="ram"', {"stats": replace(READS, decode_s=80)}),
         ("decode", 'cache="vram"', {**GPU, "stats": replace(GPU["stats"], decode_s=80)}),
         ("decode", "convert with a smaller", {"stats": replace(READS, decode_s=80), "cache": "ram"}),
-        ("transform", "more workers", {"stats": replace(READS, transform_s=80)}),
-        ("host", "a larger batch_size", {"stats": replace(READS, late_s=3)}),
-        ("host", "a larger batch_size", {"stats": replace(STATS, gather_s=3)}),
+        ("transform", "use more workers", {"stats": replace(READS, transform_s=80)}),
+        ("host", "use a larger batch_size", {"stats": replace(READS, late_s=3)}),
+        ("host", "use a larger batch_size", {"stats": replace(STATS, gather_s=3)}),
     ],
 )  # fmt: skip
 def test_the_limit_and_what_to_do(limit, do, evidence):
@@ -64,10 +64,10 @@ def test_the_limit_and_what_to_do(limit, do, evidence):
 
 def test_two_sentences():
     assert repr(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
-        "The drive limits this run: 11.6 GB/s come from it, 96% of what it gave in a probe; the GPU had nothing to do for "
-        "13.9% of the last 2000 steps (5.3 ms of 38 ms). Of each second the loader's threads spent 0.92 s waiting for "
-        "reads, 0.13 s gathering; 50% of the batches were there when they were asked for.\n"
-        'Do: cache="vram": 61 GB of 193 GB fit, and are read once; about 0% of the time would still be lost.'
+        "The drive limits this run: it delivers 11.6 GB/s, 96% of its speed in a probe; the GPU was idle for 13.9% of "
+        "the last 2000 steps (5.3 ms of 38 ms). Per second the loader's threads spent 0.92 s waiting for reads, 0.13 s "
+        "gathering; 50% of the batches were ready in time.\n"
+        'Do: cache="vram": 61 GB of 193 GB fit and are then read only once; loading would still cost about 0% of the time.'
     )
 
 

@@ -11,7 +11,7 @@ DEVICE = torch.device("cuda", 0)
 @pytest.mark.parametrize(
     ("coherent", "rates", "says"),
     [
-        (True, (0.25e9, 22e9), "the GPU copies mapped pages at 0.25 GB/s, and pinned memory at 22"),
+        (True, (0.25e9, 22e9), "the GPU copies mapped pages at 0.25 GB/s and pinned memory at 22 GB/s"),
         (True, (14e9, 55e9), ""),
         (False, (0.25e9, 22e9), ""),
     ],

@@ -67,9 +67,9 @@ class Copier:
 
 @dataclass(frozen=True, slots=True)
 class BlockPath:
-    """The way of bytes through a ring's blocks to the device.
+    """The path of bytes through the pinned blocks of a ring to the device.
 
-    `count` is called with how many bytes were read with O_DIRECT and how many through the page cache.
+    `count` is called with the number of bytes read with O_DIRECT, and of those read through the page cache.
     """
 
     ring: PinnedRing
@@ -77,9 +77,9 @@ class BlockPath:
     count: Callable[[int, int], None]
 
     def send(self, slot: torch.Tensor, low: int, nbytes: int, fill: Callable[[int], tuple[int, int]]) -> None:
-        """Have a block filled, and its first bytes copied to a slot from byte `low` on.
+        """Fill a block, and copy its first `nbytes` bytes to a slot from byte `low` on.
 
-        `fill` gets the block's address, and returns what `count` is called with.
+        `fill` gets the block's address, and returns the arguments for `count`.
         """
         block = self.ring.take()
         try:

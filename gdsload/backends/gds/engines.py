@@ -271,7 +271,7 @@ def _open_driver(device: torch.device) -> Any:
 
 
 def log_file(folder: str) -> str:
-    """The file for cuFile's log in a folder that others may write to: this user's, and no link of another one's."""
+    """A file for cuFile's log in a folder that others may write to: it belongs to this user and is not a link."""
     path = os.path.join(folder, f"cufile-{os.getuid()}.log")
     try:
         opened = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)

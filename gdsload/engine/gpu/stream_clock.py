@@ -1,11 +1,11 @@
-"""The time that a GPU has nothing to do because of loading, by events on the consumer's stream.
+"""The time in which a GPU is idle because of loading, measured with events on the consumer's stream.
 
-    asked()                 the consumer asks for a group of batches: an event after all work that it has queued so far
-    given(before, asked)    it gets them: an event before all work that it queues from now on
+    asked()                 the consumer asks for a group of batches: an event after all work queued so far
+    given(before, asked)    the consumer gets them: an event before all work queued from now on
 
-From the first event to the second one the stream has no work, however far the host is ahead of the GPU: a host that is
-ahead asks early, but the GPU passes the first event only when it has done the work before it, and by then the second
-one may be queued. Inside a group nothing is waited for, so two events a group are enough.
+Between the two events the stream has no work, however far the host is ahead of the GPU: such a host asks early, but the
+GPU passes the first event only after the work before it, and by then the second event may already be queued. Within a
+group the consumer never waits, so two events per group are enough.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.system.streams import current_stream
 
 Event = Any
-"""An event that takes the time: `record`, `query` and `elapsed_time` are as those of `torch.cuda.Event`."""
+"""An event with timing: `record`, `query` and `elapsed_time` work like those of `torch.cuda.Event`."""
 
 
 class StreamClock:
-    """Counts `starved_s` and `stream_s` of stats. It never waits for a device: it reads events that are past.
+    """Measures `starved_s` and `stream_s` of stats. It never waits for a device: it only reads completed events.
 
     Args:
-        stats: counts the seconds. Its `starved_s` is 0.0 from now on.
-        new_event: makes an event.
-        stream: gives the consumer's stream; None while the calling thread captures it into a CUDA graph, when nothing
-            may be timed, and no event may be asked.
+        stats: the counters to add to. Their `starved_s` becomes 0.0.
+        new_event: creates an event.
+        stream: returns the consumer's stream, or None while the calling thread captures it into a CUDA graph: then
+            events may be neither recorded nor queried.
     """
 
     def __init__(self, stats: LoaderStats, new_event: Callable[[], Event], stream: Callable[[], Any]) -> None:
@@ -44,19 +44,20 @@ class StreamClock:
 
     @classmethod
     def of(cls, device: torch.device, stats: LoaderStats) -> StreamClock | None:
-        """One for batches on a device; None if its streams have no events that take the time."""
+        """A clock for batches on a device; None if its streams have no events with timing."""
         if device.type != "cuda":
             return None
         return cls(stats, partial(torch.cuda.Event, enable_timing=True), partial(_consumers, device))
 
     def asked(self) -> Event | None:
-        """Note that the consumer asks for batches; the event, for `given`."""
+        """Record that the consumer asks for batches. Returns the event to pass to `given`."""
         return self._recorded()
 
     def given(self, before: Event | None, asked: Event | None) -> Event | None:
-        """Note that it gets them. `before` is what this call returned last time in the epoch, None at the first time.
+        """Record that the consumer gets them. Returns the event for the next call.
 
-        `before` and `asked` may be used again afterwards.
+        `before` is the event that the previous call in the epoch returned, or None at the first call. `before` and
+        `asked` are reused afterwards.
         """
         given = self._recorded()
         if given is None or asked is None:
@@ -67,12 +68,12 @@ class StreamClock:
         return given
 
     def settle(self) -> None:
-        """Count what is past."""
+        """Add the times of all completed events."""
         with self._lock:
             try:
                 while self._pending and self._stream() is not None and self._pending[0][-1].query():
                     self._count(*self._pending.popleft())
-            except RuntimeError:  # something has failed on the device; who works with it gets the error
+            except RuntimeError:  # the device has failed; the next use of the device raises the error
                 self._pending.clear()
 
     def _count(self, before: Event | None, asked: Event, given: Event) -> None:
@@ -81,7 +82,7 @@ class StreamClock:
         stats.starved_s = (stats.starved_s or 0.0) + starved_ms / 1000
         stats.stream_s += starved_ms / 1000
         self._spare.append(asked)
-        if before is not None:  # past, as it was `given` of an entry that has been counted
+        if before is not None:  # completed, since it was `given` of an entry that was counted before
             stats.stream_s += before.elapsed_time(asked) / 1000
             self._spare.append(before)
 

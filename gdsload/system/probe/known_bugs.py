@@ -1,6 +1,6 @@
-"""Known bugs of nvidia-fs, by its version and that of the driver: some hang a machine at the first read.
+"""Known bugs of nvidia-fs, by its version and the driver's: some hang a machine at the first read.
 
-A process that hangs in the kernel cannot be killed, so this is looked at before anything is tried.
+A process that hangs in the kernel cannot be killed, so this check comes before the trial read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gdsload.system.probe.tree import Tree
 _VERSION = re.compile(r"\b(\d{3,4}(?:\.\d+){1,2})\b")
 _SOURCES = re.compile(rb"NVIDIA_SRC_DIR=\S*/nvidia-(?:srv-)?(\d{3,4})(\.[\d.]*\d)")
 _NEW_TABLES = 580
-"""The driver that gives GPU pages in tables of version 2, which an nvidia-fs built for an older one takes for a bug."""
+"""The first driver with page tables of version 2, which crash an nvidia-fs that was built for an older driver."""
 _DIED = 1 << 7
-"""The bit of /proc/sys/kernel/tainted for a kernel that has had an oops (Documentation/admin-guide/tainted-kernels)."""
+"""The bit of /proc/sys/kernel/tainted for an oops of the kernel (Documentation/admin-guide/tainted-kernels)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class KnownBug:
     """A bug that this machine has.
 
     Attributes:
-        what: what happens, and why.
-        remedy: what to do, as an order.
-        commands: the lines for it, as root.
+        what: the effect and its cause.
+        remedy: what to do, in the imperative.
+        commands: shell commands for it, to run as root.
         hangs: whether a read may hang in the kernel.
     """
 
@@ -36,7 +36,7 @@ class KnownBug:
 
 
 def driver_version(tree: Tree) -> tuple[str, bool]:
-    """Version of the NVIDIA kernel driver (empty if there is none), and whether it is the open one.
+    """The version of the NVIDIA kernel driver (empty if there is none), and whether it is the open one.
 
     From the first line of /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570".
     """
@@ -46,7 +46,7 @@ def driver_version(tree: Tree) -> tuple[str, bool]:
 
 
 def nvfs_version(tree: Tree) -> str:
-    """The version of nvidia-fs if it is loaded: as exact as the kernel or DKMS says; empty if neither does."""
+    """The version of the loaded nvidia-fs, as exact as the kernel or DKMS gives it; empty if it is not loaded."""
     loaded = (tree.text("/proc/driver/nvidia-fs/version", 256) or "").rpartition(":")[2].strip()
     exact = (tree.text("/sys/module/nvidia_fs/version", 256) or "").strip()
     built = tree.names("/var/lib/dkms/nvidia-fs") if loaded else []
@@ -62,7 +62,7 @@ def known_bug(tree: Tree) -> KnownBug | None:
         return None
     if major >= _NEW_TABLES and (tree.number("/proc/sys/kernel/tainted") or 0) & _DIED:
         return KnownBug(
-            "the kernel has had an oops since it was booted; if nvidia-fs was in it, the next read hangs",
+            "the kernel had an oops since boot; if nvidia-fs caused it, the next read hangs",
             "Look for nvidia-fs in the kernel's log, and reboot",
             ("sudo dmesg | grep -B2 -A8 'kernel BUG'", "sudo reboot"),
             hangs=True,
@@ -75,7 +75,7 @@ def known_bug(tree: Tree) -> KnownBug | None:
         return KnownBug(
             f"nvidia-fs {version} was built for driver {built}, and {driver} is loaded: the first read hangs in the "
             "kernel (kernel BUG, page table version 0x00020000)",
-            "Build nvidia-fs again, for the driver that is loaded",
+            "Rebuild nvidia-fs for the loaded driver",
             (
                 f"{source} dkms build {again}",
                 f"{source} dkms install {again}",
@@ -85,13 +85,13 @@ def known_bug(tree: Tree) -> KnownBug | None:
         )
     if version == "2.25.6":  # NVIDIA's release notes, known issues; gds-nvidia-fs#60
         update = "sudo apt install --only-upgrade nvidia-fs-dkms || sudo dnf upgrade nvidia-fs-dkms"
-        why = "nvidia-fs 2.25.6 fails to map memory, and cuFile's reads with it (NVIDIA's known issues)"
+        why = "nvidia-fs 2.25.6 fails to map memory, so cuFile's reads fail (NVIDIA's known issues)"
         return KnownBug(why, "Install nvidia-fs 2.25.7 or later", (update,), hangs=False)
     return None
 
 
 def _built_for(tree: Tree, version: str) -> str:
-    """The driver that DKMS built this nvidia-fs for, by its log; empty where that cannot be read."""
+    """The version of the driver that DKMS built this nvidia-fs for, from its log; empty if the log is unreadable."""
     release = tree.text("/proc/sys/kernel/osrelease", 256) or ""
     folder = f"/var/lib/dkms/nvidia-fs/{version}/{release}"
     if not release or "/" in release or "/" in version:

@@ -32,7 +32,7 @@ class Config:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties in it."""
+        """The section ``properties`` of the configuration."""
         found = self.values.get("properties")
         return found if isinstance(found, dict) else {}
 

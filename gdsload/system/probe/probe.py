@@ -46,7 +46,7 @@ def ask_cufile(
     The file has 4 KiB or more: cuFile reads a part of a block by another path. The process may take `timeout_s`, as
     starting CUDA takes several seconds, and more on a busy machine. `command` makes its command; for tests.
 
-    Nothing is tried where a read is known to hang the machine, unless `despite_bugs` is set.
+    If a read is known to hang the machine, the trial is skipped unless `despite_bugs` is set.
     """
     start, bug = time.monotonic(), None if despite_bugs else known_bug(Tree())
     if bug is not None and bug.hangs:

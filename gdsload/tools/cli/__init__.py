@@ -54,7 +54,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
     lines = [str(parser.description)]
     for title, names in _GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<12}{helps[name]}" for name in names)]
-    parser.description = "\n".join([*lines, "", "`gdsload help COMMAND` has the options and examples of a command."])
+    parser.description = "\n".join([*lines, "", "`gdsload help COMMAND` prints the options and examples of a command."])
     return parser, commands.choices
 
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _as_options(words: list[str]) -> list[str]:
-    """The same command line with options for the words `help` and `version`, which people type as often."""
+    """Replace the words `help` and `version`, which users often type, by the options."""
     if words[:1] == ["help"]:
         return [*(word for word in words[1:] if word not in ("help", "version")), "--help"]
     return ["--version", *words[1:]] if words[:1] == ["version"] else words

@@ -1,6 +1,6 @@
 """The dataset card: `gdsload inspect --html`.
 
-One HTML page: no scripts, no other files, light and dark, for phones and screens alike.
+One HTML page without scripts or other files, for light and dark mode and small screens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
 
 _PICTURES, _SMALL, _LARGE, _LEAST = 24, 64, 192, 8
-"""How many pictures there are of a field; pixels of their longer side up to which they are enlarged, and above which
-they are reduced; and pixels of the shorter side below which something is no picture."""
+"""Number of images per field; the longer side in pixels up to which images are enlarged, and above which they are
+reduced; and the least shorter side of an image."""
 _FIELDS_OF_PICTURES = 2
 _MOST_CLASSES = 40
-"""Classes with a bar; of more, the largest and the smallest have one."""
+"""The most classes that are shown; if there are more, only the largest and the smallest are."""
 _WIDTH, _HEIGHT = 240, 44
 _STYLE = """
 * { box-sizing: border-box }
@@ -68,12 +68,12 @@ footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--lin
 
 
 def make_card(dataset: ShardDataset) -> str:
-    """The card of a dataset, as an HTML page of one file.
+    """The card of a dataset, as one HTML page.
 
     Raises:
         GdsloadError: if samples cannot be read.
     """
-    cached = cached_share(dataset)  # first, as what follows reads
+    cached = cached_share(dataset)  # first, since the rest reads samples
     fields, looked_at = field_facts(dataset)
     classes = classes_of(dataset)
     name = plain(dataset.path.rstrip("/").rpartition("/")[2] or dataset.path)
@@ -90,18 +90,18 @@ def make_card(dataset: ShardDataset) -> str:
 
 
 def _text(text: str) -> str:
-    """Text of a dataset, which is never taken for markup."""
+    """Escape text of a dataset, so that it is never markup."""
     return escape(plain(text))
 
 
 def _block(text: str) -> str:
-    """Such text in its lines."""
+    """Escape text of several lines."""
     return f"<pre>{escape(chr(10).join(map(plain, text.splitlines())))}</pre>"
 
 
 def _which(count: int, dataset: ShardDataset) -> str:
-    """The samples that something is said of, in words."""
-    return f"all {count} samples" if count == len(dataset) else f"{counted(count, 'sample')}, drawn at random"
+    """A description of the samples that were used."""
+    return f"all {count} samples" if count == len(dataset) else f"{count} random sample{'s' * (count != 1)}"
 
 
 def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[st
 def _fields(
     dataset: ShardDataset, fields: Sequence[FieldFacts], classes: Classes | None, looked_at: int
 ) -> Iterator[str]:
-    yield f'<p class="soft">Values are those of {_which(looked_at, dataset)}.</p>'
+    yield f'<p class="soft">Values are from {_which(looked_at, dataset)}.</p>'
     yield '<div class="fields">'
     for one in fields:
         yield f"<section><h3>{_text(one.name)}</h3>"
@@ -137,8 +137,8 @@ def _fields(
         if one.lengths:
             yield from _lengths(one.lengths, "bytes" if one.field.is_string else "rows")
             if one.lengths.padding_to_longest and not one.field.is_string:
-                yield f'<p class="soft">Padded to the longest of all, {one.lengths.padding_to_longest:.0%} is padding; '
-                yield f"to the longest of a batch of 64, {one.lengths.padding:.0%}.</p>"
+                yield f'<p class="soft">Padding is {one.lengths.padding_to_longest:.0%} if all samples are padded to '
+                yield f"the longest one, and {one.lengths.padding:.0%} in batches of 64.</p>"
         yield "</section>"
     yield "</div>"
 
@@ -186,12 +186,12 @@ def _classes(found: Classes) -> Iterator[str]:
     if empty:
         names = ", ".join(empty[:10]) + (f" and {len(empty) - 10} more" if len(empty) > 10 else "")
         said.append(f"{len(empty)} without samples: {names}")
-    yield f'<p class="soft">{_text("; ".join(said))}. Counted are {found.samples} samples.</p>'
+    yield f'<p class="soft">{_text("; ".join(said))}. Counted in {found.samples} samples.</p>'
     shown = there
     if len(shown) > _MOST_CLASSES:
         shown = sorted(shown, key=lambda one: -one[1])
         shown = [*shown[: _MOST_CLASSES * 3 // 4], *shown[-_MOST_CLASSES // 4 :]]
-        yield f'<p class="soft">The {_MOST_CLASSES * 3 // 4} largest, and the {_MOST_CLASSES // 4} smallest:</p>'
+        yield f'<p class="soft">The {_MOST_CLASSES * 3 // 4} largest and the {_MOST_CLASSES // 4} smallest classes:</p>'
     top = max((count for _, count in shown), default=0) or 1
     yield '<table class="classes">'
     for name, count in shown:
@@ -204,8 +204,8 @@ def _pictures(dataset: ShardDataset, field: str) -> Iterator[str]:
     found = list(_thumbnails(dataset, field))
     if not found:
         return
-    yield f"<h2>Pictures: {_text(field)}</h2>"
-    yield f'<p class="soft">Shown are {_which(len(found), dataset)}.</p>'
+    yield f"<h2>Images: {_text(field)}</h2>"
+    yield f'<p class="soft">Of {_which(len(found), dataset)}.</p>'
     yield '<div class="pictures">'
     for address, said, small in found:
         of, text = ' class="small"' if small else "", _text(said)
@@ -224,11 +224,12 @@ def _code(dataset: ShardDataset) -> str:
 
 def _foot() -> str:
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return f'<footer class="soft">Made by <code>gdsload inspect --html</code>, gdsload {__version__}, {now}.</footer>'
+    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
+    return f'<footer class="soft">Written by {by}.</footer>'
 
 
 def _has_pictures(dataset: ShardDataset, name: str) -> bool:
-    """Return whether a field looks like one of pictures, and not of other matrices."""
+    """Return whether a field probably contains images, and not other matrices."""
     field = dataset.schema[name]
     try:
         first = channels_first(name, field)
@@ -242,9 +243,9 @@ def _has_pictures(dataset: ShardDataset, name: str) -> bool:
 
 
 def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bool]]:
-    """Of some samples the address that holds the picture, its caption, and whether its pixels should be seen.
+    """The data address of the image of random samples, its caption, and whether to show it with visible pixels.
 
-    There are none where Pillow is missing.
+    Without Pillow there are none.
     """
     try:
         from PIL import Image
@@ -252,7 +253,7 @@ def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bo
         return
     found = []
     for number in drawn(len(dataset), _PICTURES):
-        with suppress(FormatError):  # a damaged one has no picture; `gdsload verify --deep` names it
+        with suppress(FormatError):  # a damaged image is left out; `gdsload verify --deep` names it
             found.append(picture_of(dataset, name, number))
     first = channels_first(name, dataset.schema[name])
     limits = value_limits([image for image, _ in found])

@@ -1,6 +1,6 @@
-"""The facts of a dataset card: of each field its values and lengths, of each class its samples, and some texts.
+"""The facts of a dataset card: values and lengths of each field, samples of each class, and some texts.
 
-Facts that take reading the samples are those of some samples, which are drawn at random with one seed.
+Facts that require reading samples are computed from random samples, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 BINS = 24
 _SAMPLES, _BYTES = 2000, 16 * 2**20
-"""Samples whose values are looked at, and their bytes, at most: a card takes seconds then, however large the data."""
+"""The most samples whose values are read, and their most bytes, so that a card of a large dataset takes seconds."""
 _EXACT = 20_000_000
-"""Samples up to which all labels and lengths are read, 8 bytes each."""
+"""The most samples of which all labels and lengths are read, 8 bytes each."""
 _PAGES = 1000
 _FIRST_TEXTS, _CHARACTERS = 3, 400
 _TOGETHER = 64
@@ -42,9 +42,9 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some numbers: how many there are, the least, greatest and mean of those that are finite, and how many are not.
+    """Statistics of numbers: their count, the least, greatest and mean of the finite ones, and counts of the others.
 
-    `bars` has how many are in each of the equally wide bins from `least` to `greatest`.
+    `bars` has the counts of equally wide bins from `least` to `greatest`.
     """
 
     count: int
@@ -58,13 +58,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The lengths of a ragged field's samples: rows, or bytes of a text.
+    """The lengths of a ragged field's samples, in rows, or in bytes of a text.
 
     Attributes:
-        quantiles: the least, the median, the 99th percentile and the greatest.
-        padding: the share of a batch of 64 samples, drawn at random, that is padding if it is padded to its longest.
-        padding_to_longest: the same of all samples, if each is padded to the longest of all.
-        spread: their histogram.
+        quantiles: the least, the median, the 99th percentile and the greatest length.
+        padding: the share of padding in random batches of 64 samples, each padded to its longest sample.
+        padding_to_longest: the share of padding if every sample is padded to the longest one of the dataset.
+        spread: the histogram.
     """
 
     quantiles: tuple[int, int, int, int]
@@ -75,13 +75,13 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class FieldFacts:
-    """One field.
+    """The facts of one field.
 
     Attributes:
-        nbytes: bytes of all its samples; estimated where the lengths of all samples were not read.
-        values: its numbers, of the samples that were drawn; None for texts, bytes, images and complex numbers.
-        lengths: of a ragged field.
-        images: of encoded images the codecs, and the least and greatest width and height.
+        nbytes: bytes of all its samples; estimated if not all lengths were read.
+        values: statistics of its numbers in the random samples; None for texts, bytes, images and complex numbers.
+        lengths: the lengths of a ragged field.
+        images: codecs, widths and heights of encoded images, as text.
         texts: the first texts.
     """
 
@@ -96,7 +96,7 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a field of labels, in order of their numbers: the name of each, and how many samples have it."""
+    """The classes of a label field, in order of their numbers: the name and the number of samples of each."""
 
     name: str
     counts: tuple[tuple[str, int], ...]
@@ -104,7 +104,7 @@ class Classes:
 
 
 def field_facts(dataset: ShardDataset) -> tuple[list[FieldFacts], int]:
-    """The facts of each field, and how many samples their values are of.
+    """The facts of each field, and the number of samples that their values were read from.
 
     Raises:
         GdsloadError: if samples cannot be read.
@@ -119,7 +119,7 @@ def field_facts(dataset: ShardDataset) -> tuple[list[FieldFacts], int]:
 
 
 def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
-    """A field's facts, from its values in the samples that were drawn."""
+    """The facts of a field, from its values in the random samples."""
     field, samples = dataset.schema[name], len(dataset)
     if field.kind == "fixed":
         return FieldFacts(name, field, field.row_bytes * samples, spread_of(found))
@@ -142,7 +142,7 @@ def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
 
 
 def spread_of(values: torch.Tensor) -> Spread | None:
-    """The spread of a tensor's numbers; None for complex ones."""
+    """The statistics of a tensor's numbers; None for complex numbers."""
     import torch
 
     if values.is_complex():
@@ -151,7 +151,7 @@ def spread_of(values: torch.Tensor) -> Spread | None:
 
 
 def _spread(wide: NDArray[np.float64], *, whole: bool) -> Spread:
-    """The spread of numbers; `whole` ones have a bar each, if there are not too many."""
+    """The statistics of numbers. Each whole number has its own bar, if there are not too many."""
     finite = wide[np.isfinite(wide)]
     nan = int(np.isnan(wide).sum())
     if not finite.size:
@@ -160,7 +160,7 @@ def _spread(wide: NDArray[np.float64], *, whole: bool) -> Spread:
     if whole and greatest - least < BINS:
         places, bins = finite - least, int(greatest - least) + 1
     else:
-        room = greatest / 2 - least / 2  # halves, since the whole may be no float
+        room = greatest / 2 - least / 2  # halves, since the difference may overflow
         places = (finite / 2 - least / 2) / room * BINS if room else np.zeros_like(finite)
         bins = BINS if room else 1
     bars = np.bincount(places.astype(np.int64).clip(0, bins - 1), minlength=bins)
@@ -183,7 +183,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> Lengths:
 
 
 def _images(found: Sequence[bytes]) -> str:
-    """The codecs and sizes of encoded images, in words."""
+    """The codecs and sizes of encoded images, as text."""
     headers = []
     for one in found:
         try:
@@ -199,7 +199,7 @@ def _images(found: Sequence[bytes]) -> str:
 
 
 def classes_of(dataset: ShardDataset) -> Classes | None:
-    """The classes, if a field says of each sample which is its own."""
+    """The classes, if the dataset has a field of class numbers."""
     name = label_field(dataset)
     if name is None or not len(dataset):
         return None
@@ -209,7 +209,7 @@ def classes_of(dataset: ShardDataset) -> Classes | None:
         labels = dataset.read_batch(drawn(len(dataset), _EXACT // 100), fields=[name])[name].numpy().astype(np.int64)
     known = class_names(dataset.metadata).get(name, [])
     found = dict(zip(*(one.tolist() for one in np.unique(labels, return_counts=True)), strict=True))
-    if not known and len(found) > len(labels) / 2:  # numbers that are no classes
+    if not known and len(found) > len(labels) / 2:  # the numbers are not classes
         return None
     numbers = [*range(len(known)), *(number for number in found if not 0 <= number < len(known))]
     counts = ((known[one] if 0 <= one < len(known) else str(one), found.get(one, 0)) for one in numbers)
@@ -217,19 +217,19 @@ def classes_of(dataset: ShardDataset) -> Classes | None:
 
 
 def cached_share(dataset: ShardDataset) -> float | None:
-    """The share of the shards' bytes that is in the page cache, by a look at some pages; None if that is not known."""
+    """The share of the shards' bytes that is in the page cache, estimated from some pages; None if unknown."""
     sizes = np.array([source.file_bytes for source in dataset.sources])
     ends = np.cumsum(sizes)
     if not len(ends) or not ends[-1]:
         return None
-    draw = random.Random()  # with no seed: a look may fetch a page, so the next look has to be at others
+    draw = random.Random()  # no seed: a check may read a page into the cache, so the next one must use other pages
     places = sorted({draw.randrange(int(ends[-1])) // PAGE_BYTES * PAGE_BYTES for _ in range(_PAGES)})
     there = 0
     try:
         for file in np.unique(np.searchsorted(ends, places, side="right")).tolist():
             fd = open_regular(dataset.sources[file].path)
             try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # else a look at a page fetches its neighbours, too
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead of neighbouring pages
                 begin = int(ends[file] - sizes[file])
                 inside = [place - begin for place in places if begin <= place < ends[file]]
                 there += sum(is_resident(fd, place) for place in inside)
@@ -243,6 +243,6 @@ def cached_share(dataset: ShardDataset) -> float | None:
 
 
 def _answers(fd: int) -> bool:
-    """Return whether a page that was just read is said to be there: not every file system answers."""
+    """Return whether the file system reports a page that was just read as resident; not all of them do."""
     os.pread(fd, 1, 0)
     return is_resident(fd, 0)

@@ -1,4 +1,4 @@
-"""`gdsload doctor [PATH]`: the path of data to the GPU here, what DMA would take, and the steps to it."""
+"""`gdsload doctor [PATH]`: the read path of the data on this machine, and the steps to GPUDirect Storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TWO_COLUMNS = 100
 """The width from which the two ways are side by side."""
 _EXAMPLES = """
 gdsload doctor /data/shards
-gdsload doctor /data/shards --fix                the commands, to paste
+gdsload doctor /data/shards --fix                print commands to paste
 gdsload doctor /data/shards --json > report.json
 gdsload doctor /data/shards --strict             for start scripts
 """
@@ -41,20 +41,20 @@ Paint = Callable[[str, str], str]
 def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "doctor", help="say which backend data at a path get on this machine, and why", example=_EXAMPLES,
+        "doctor", help="show the read path of data on this machine, and what GDS needs", example=_EXAMPLES,
         usage="gdsload doctor [PATH] [options]",
-        description="Say which backend data at PATH get on this machine, why, and the steps to GPUDirect Storage.",
+        description="Show which backend reads data at PATH on this machine, why, and the steps to GPUDirect Storage.",
     )  # fmt: skip
     parser.add_argument(
-        "path", metavar="PATH", nargs="?", default=".", help="where the data are (default: this folder)"
+        "path", metavar="PATH", nargs="?", default=".", help="the file or folder of the data (default: this folder)"
     )
-    parser.add_argument("--fix", action="store_true", help="print the commands of the nearest way, to paste")
+    parser.add_argument("--fix", action="store_true", help="print the commands of the nearest way to GDS")
     parser.add_argument("--all", action="store_true", help="list every check")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--device", default=None, help="the GPU, or cpu (default: the current accelerator)")
     parser.add_argument(
         "--probe", action=argparse.BooleanOptionalAction, default=None,
-        help="ask cuFile itself (default: unless a read is known to hang this machine)",
+        help="make a trial read with cuFile (default: unless it is known to hang this machine)",
     )  # fmt: skip
     parser.add_argument(
         "--timeout",
@@ -70,7 +70,7 @@ def add_to(commands: Commands[Parser]) -> None:
 def _run(chosen: argparse.Namespace) -> int:
     refuse_empty(chosen.path)
     with closing(Bar(sys.stderr)) as bar:
-        bar.say("asking the machine…")
+        bar.say("checking the machine…")
         from gdsload.tools.doctor import diagnose
 
         report = diagnose(chosen.path, chosen.device, probe=chosen.probe, timeout_s=chosen.timeout)
@@ -105,17 +105,17 @@ def render_json(report: Report) -> str:
 
 
 def render_script(report: Report) -> str:
-    """The commands of all steps, as a shell's script."""
+    """The commands of all steps, as a shell script."""
     from gdsload.tools.doctor import script
 
     lines = script(_shown_ways(report), [one for one in _others(report) if one.bad])
-    return "\n".join(map(plain, lines)) or "# nothing is to be done"
+    return "\n".join(map(plain, lines)) or "# nothing to do"
 
 
 def render_text(
     report: Report, *, width: int = _WIDTH, everything: bool = False, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report for people, in lines of a width; with `everything` it lists every check.
+    """The report as text of a given width; with `everything` it lists every check.
 
     It has the data and the machine, the backend, what is missing for DMA, the ways to it, and what else is not as it
     should be.
@@ -149,7 +149,7 @@ def _shown_ways(report: Report) -> tuple[Way, ...]:
 
 
 def _others(report: Report) -> list[Finding]:
-    """Findings that need attention, but those that the ways have."""
+    """The findings that need attention, without those of the ways."""
     from gdsload.tools.doctor.verdict import CONDITIONS
 
     steps = [step for way in _shown_ways(report) for step in way.steps]
@@ -187,7 +187,7 @@ def _indent(width: int) -> int:
 
 
 def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, whole: bool = False) -> list[str]:
-    """Lines with a title beside the first of them, or above them in a narrow terminal; `whole` ones are not broken."""
+    """Lines with a title before the first one, or above them in a narrow terminal. `whole` lines are not wrapped."""
     indent = " " * _indent(width)
     texts = [plain(text) for text in texts if text]
     lines = [
@@ -203,19 +203,20 @@ def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, wh
 
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:
-    """The steps of the ways: those of both, then those of each, side by side where there is room."""
+    """The steps of the ways: the common ones, then those of each way, side by side if there is room."""
     from gdsload.tools.doctor.verdict import TITLES, nearest_first
 
     common = ways[0].steps[: ways[0].common]
-    lines = wrapped("first, on either way:", width) if common else []
+    lines = wrapped("first, for both ways:", width) if common else []
     lines += _numbered(common, 1, "", width)
     side = (width - 4) // 2 if width + _indent(width) >= _TWO_COLUMNS else width
     columns = []
     for letter, way in zip("AB", ways, strict=False):
         near = "; nearest" * (way == nearest_first(ways)[0])
-        column = wrapped(f"{letter}. {TITLES[way.name]} ({way.holds} of {way.of} hold{near})", side, rest="   ")
+        met = f"{way.holds} of {way.of} requirements met"
+        column = wrapped(f"{letter}. {TITLES[way.name]} ({met}{near})", side, rest="   ")
         failing = [f"not possible here: {plain(text)}" for text in way.obstacles]
-        for text in (*failing, *(f"not known: {plain(text)}" for text in way.unclear)):
+        for text in (*failing, *(f"unknown: {plain(text)}" for text in way.unclear)):
             column += wrapped(text, side, first="   ", rest="   ")
         own = way.steps[way.common :]
         column += [] if way.obstacles else _numbered(own, len(common) + 1, letter.lower(), side)

@@ -1,4 +1,4 @@
-"""`gdsload inspect PATH`: what a dataset holds, and what its samples look like."""
+"""`gdsload inspect PATH`: the contents of a dataset, and its samples."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or pictures of some samples; "
-        "or write all of it as a page.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or images of some samples; "
+        "or write the dataset card, an HTML page.",
     )  # fmt: skip
     or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
@@ -48,18 +48,18 @@ def add_to(commands: Commands[Parser]) -> None:
         "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: the first"
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: start here"
     )
-    form.add_argument("--html", metavar="FILE", help="write a page: fields, classes, lengths, pictures and texts")
-    form.add_argument("--image", metavar="FIELD", help="make a contact sheet of this field")
+    form.add_argument("--html", metavar="FILE", help="write the dataset card: fields, classes, lengths, images, texts")
+    form.add_argument("--image", metavar="FIELD", help="write a contact sheet of this field")
     parser.add_argument(
-        "--pick", choices=PICKS, help="samples on it: at random, the first, or of each class (default: random)"
+        "--pick", choices=PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
     )
-    parser.add_argument("--count", type=or_none, metavar="N", help=f"pictures on it (default: {_PICTURES})")
+    parser.add_argument("--count", type=or_none, metavar="N", help=f"images on it (default: {_PICTURES})")
     parser.add_argument(
-        "--out", metavar="FILE", help="where it goes, by its name PNG, JPEG or other (default: sheet.png)"
+        "--out", metavar="FILE", help="the file to write; its name sets the format (default: sheet.png)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a FILE that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
     parser.set_defaults(run=_run)
 
 
@@ -68,7 +68,7 @@ def _run(chosen: argparse.Namespace) -> int:
         if chosen.image is None and getattr(chosen, flag) is not None:
             raise OptionError(f"--{flag} is for a contact sheet", remedy="Pass --image FIELD, too.")
     if chosen.html is not None and chosen.sample is not None:
-        raise OptionError("--html takes no --sample: its samples are drawn at random", remedy="Leave one out.")
+        raise OptionError("--html takes no --sample, since it shows random samples", remedy="Leave one out.")
     if chosen.image is not None:
         return _sheet(chosen)
     if chosen.html is not None:
@@ -98,7 +98,7 @@ def _sample(chosen: argparse.Namespace) -> int:
 
 
 def _show(found: Catalog, shards: int) -> None:
-    """Show the dataset, with at most so many shards by name."""
+    """Show the dataset, with the names of at most `shards` shards."""
     say(plain(found.path))
     count = f"{counted(found.samples, 'sample')} in {counted(len(found.sources), 'shard')}"
     say(f"{count}, {format_bytes(found.num_bytes)}")
@@ -145,13 +145,13 @@ def _sheet(chosen: argparse.Namespace) -> int:
     found = ((number, *picture_of(dataset, chosen.image, number)) for number in numbers)
     shown = [(number, image, said) for number, image, said in found if image.numel()]
     if not shown:
-        raise OptionError("there is no picture to show", file=dataset.path)
+        raise OptionError("there is no image to show", file=dataset.path)
     save_sheet([image for _, image, _ in shown], [said for _, _, said in shown], out, first=first)
     which = {
-        "random": "drawn at random", "class": "drawn at random of each class",
+        "random": "random samples", "class": "random samples of each class",
         "first": f"samples {shown[0][0]} to {shown[-1][0]}",
     }  # fmt: skip
-    say(f"{out}: {counted(len(shown), 'picture')}, {which[how]}")
+    say(f"{out}: {counted(len(shown), 'image')}, {which[how]}")
     return 0
 
 
@@ -164,16 +164,16 @@ def _card(chosen: argparse.Namespace) -> int:
         from gdsload.loader.dataset import ShardDataset
         from gdsload.tools.cli.card import make_card
 
-        bar.say("looking at the samples…")
+        bar.say("reading samples…")
         page = make_card(ShardDataset(chosen.path)).encode()
     write_whole(out, page, "page")
-    say(f"{out}: {format_bytes(len(page))}, to be opened in a browser")
+    say(f"{out}: {format_bytes(len(page))}; open it in a browser")
     return 0
 
 
 def _refuse_what_is_there(out: str, flag: str, chosen: argparse.Namespace) -> None:
     if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("there is a file already", file=out, remedy=f"Pass another {flag}, or --overwrite.")
+        raise OptionError("the file already exists", file=out, remedy=f"Pass another {flag}, or --overwrite.")
 
 
 def _tree(found: Catalog) -> dict[str, object]:
@@ -205,7 +205,7 @@ def _volumes(path: str) -> tuple[Volume, ...]:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table; where a terminal is too narrow for it, each row in two lines."""
+    """Print a table; if the terminal is too narrow, print each row in two lines."""
     lines, width = table(rows), terminal_width(sys.stdout)
     if width is not None and max(map(len, lines)) > width:
         lines = [line for name, *more in rows[1:] for line in (name, f"  {' · '.join(more)}")]

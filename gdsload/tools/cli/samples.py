@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PICKS = ("random", "first", "class")
 SEED = 0
-"""The seed of all that is drawn here, so that a dataset is always shown by the same samples."""
+"""The seed of all random choices here, so that the same samples of a dataset are always shown."""
 _FIRST = 8
 _TEXT = 200
 _NAMES = 10
@@ -97,7 +97,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with four digits at most, if it is no whole one."""
+    """A number with at most four digits, unless it is a whole number."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -140,7 +140,7 @@ def _cut(value: Any) -> str:
 
 
 def drawn(samples: int, count: int) -> list[int]:
-    """The numbers of some samples, drawn at random and sorted."""
+    """The sorted numbers of random samples."""
     import numpy as np
 
     found = np.random.default_rng(SEED).choice(samples, min(count, samples), replace=False)
@@ -148,7 +148,7 @@ def drawn(samples: int, count: int) -> list[int]:
 
 
 def label_field(dataset: ShardDataset) -> str | None:
-    """The field with a class number for each sample: one whose classes have names, or else one called label."""
+    """The field of class numbers: one whose classes have names, or else one called ``label``; None without one."""
     for name in (*class_names(dataset.metadata), "label"):
         field = dataset.schema.get(name)
         if field is not None and field.kind == "fixed" and not field.shape and "int" in field.dtype.name:
@@ -163,16 +163,17 @@ def labels_of(dataset: ShardDataset, name: str) -> NDArray[np.int64]:
 
 
 def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0) -> list[int]:
-    """The numbers of the samples that are shown.
+    """The numbers of the samples to show.
 
     Args:
-        dataset: where they are.
+        dataset: the dataset.
         how: one of `PICKS`.
-        count: how many at most; of classes as many each as fit in, and one of each of the first ones if there are more.
-        first: the first one, where they are neighbours.
+        count: the most samples. With classes, each class gets the same number; if there are more than `count` classes,
+            one sample each of the first `count`.
+        first: the number of the first sample, for consecutive samples.
 
     Raises:
-        OptionError: if no field says which classes there are.
+        OptionError: if the dataset has no field of class numbers.
     """
     if how == "first":
         return list(range(len(dataset))[first:][:count])
@@ -181,7 +182,7 @@ def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0)
     name = label_field(dataset)
     if name is None:
         raise OptionError(
-            "there is no field of classes: a whole number for each sample, called label or with named classes",
+            "no field has class numbers: whole numbers in a field called label, or with class names in the metadata",
             file=dataset.path,
             remedy="Pass --pick random.",
         )

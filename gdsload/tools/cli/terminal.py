@@ -79,9 +79,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def columns() -> int:
-    """The number of columns that text is laid out in: COLUMNS, or those of the terminal that shows anything, or 80.
+    """The width of text in columns: COLUMNS, or the width of the terminal of any standard stream, or 80.
 
-    So ``gdsload doctor | less`` fits the terminal that `less` has.
+    So ``gdsload doctor | less`` fits the terminal of `less`.
     """
     with contextlib.suppress(ValueError):
         if (wished := int(os.environ.get("COLUMNS", ""))) > 0:
@@ -94,17 +94,17 @@ def columns() -> int:
 
 
 def page_width() -> int:
-    """The width of text that people read, wherever it goes."""
+    """The width of text for people, on a terminal or not."""
     return min(columns(), WIDEST)
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """The width of lines on a terminal; None if the stream is none, where programs read whole lines."""
+    """The width of lines on a terminal; None if the stream is not a terminal, because programs read whole lines."""
     return page_width() if stream.isatty() else None
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour, if the stream shows colours; NO_COLOR forbids them, FORCE_COLOR has them in pipes, too."""
+    """Colour a text if the stream shows colours. NO_COLOR turns them off; FORCE_COLOR turns them on in pipes, too."""
     wanted = is_terminal(stream) or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
     if not wanted or os.environ.get("NO_COLOR"):
         return text
@@ -141,7 +141,7 @@ class Bar:
         self._last = -_EVERY_S if self._overwrites else self._begun
 
     def say(self, text: str) -> None:
-        """Show the present step, at once; a log does without."""
+        """Show the current step at once; a log does not show it."""
         if self._shown and self._overwrites:
             self._write([plain(text)])
 

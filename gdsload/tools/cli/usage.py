@@ -22,7 +22,7 @@ Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other na
 _WIDEST = 100
 _SECOND = 26
 _NARROWEST = 24
-"""Columns that an explanation takes at least; where less is left beside what it explains, it gets lines to itself."""
+"""The least width of an explanation; if there is less room next to the name, it starts on the next line."""
 _COLUMNS = re.compile(r" +\S.*? {2,}(?=\S)")
 
 
@@ -47,7 +47,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def entry(name: str, said: str, second: int = _SECOND) -> list[str]:
-    """Lines of help on something: its name, and what is said of it from a column on, or below it."""
+    """Lines of help: a name, and its explanation in a second column, or below it."""
     width = help_width()
     if width < second + _NARROWEST:
         return [f"  {name}", *wrapped(said, width, first=" " * 6, rest=" " * 6)]
@@ -55,7 +55,7 @@ def entry(name: str, said: str, second: int = _SECOND) -> list[str]:
 
 
 def _fitted(line: str, width: int) -> list[str]:
-    """A line of a description or of examples, as lines of a width. Commands stay such that they can be pasted."""
+    """Wrap a line of a description or of examples. Commands are wrapped so that they can still be pasted."""
     columns = _COLUMNS.match(line)
     second = columns.end() if columns else 0  # where an explanation, and its continuation, begins
     left, right = line[:second].rstrip() or line, line[second:] if second else ""
@@ -94,10 +94,10 @@ class Parser(argparse.ArgumentParser):
         say(message.rstrip(), file)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is not among those that an option takes, and name similar ones."""
+        """Refuse a value that the option does not take, and name similar ones."""
         if action.choices is not None and value not in action.choices:
             known = list(map(str, action.choices))
-            listed = f"there is no {value!r}. {meant(str(value), known)}There are {', '.join(known)}"
+            listed = f"invalid value {value!r}. {meant(str(value), known)}Values are {', '.join(known)}"
             raise argparse.ArgumentError(action, listed)
 
     def error(self, message: str) -> NoReturn:

@@ -62,7 +62,7 @@ def add_writing(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
-    """Yield the options of the run, and show a bar until it ends; `chosen.began` is when it began."""
+    """Yield the options of the run, and show a progress bar until it ends. Sets `chosen.began`, the start time."""
     bar = Bar(sys.stderr, hidden=chosen.quiet)
     bar.say("starting…")
     with closing(bar), _cluster(chosen) as executor:
@@ -119,7 +119,7 @@ def summarise(chosen: argparse.Namespace, reports: Sequence[ConvertReport]) -> N
 
 
 def _show(report: ConvertReport, seconds: float | None) -> None:
-    """Show a new dataset: its size, how long it took if that is known, and its fields."""
+    """Show a new dataset: its size, the time of the conversion if known, and its fields."""
     from gdsload.shards.catalog import open_catalog
 
     found = open_catalog(report.path)
@@ -138,7 +138,7 @@ def _show(report: ConvertReport, seconds: float | None) -> None:
 
 
 def _short(path: str) -> str:
-    """A path from the current folder, if it is in there."""
+    """A path relative to the current folder, if it is inside."""
     here = os.path.relpath(path)
     return path if here.startswith(os.pardir) else here
 

@@ -1,6 +1,7 @@
-"""Running the checks, in threads that are waited for up to a limit.
+"""The run of all checks, in threads with a time limit.
 
-Threads are daemons: one that hangs in the kernel (a file system whose server is gone) ends with the process.
+The threads are daemons, so a thread that hangs in the kernel (on a file system without its server) ends with the
+process.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _FILES_S = 5.0
 _GRACE_S = 1.0
 """Seconds that reads of /proc, /sys and the path may take; they take milliseconds unless something hangs."""
 _IMPORTS_S = 45.0
-"""Importing a package in a process is bounded by itself, at 20 s; a check may try more than one."""
+"""Each import of a package in a process has its own limit of 20 s; a check may import more than one."""
 
 T = TypeVar("T")
 _Trials = tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]
@@ -82,14 +83,14 @@ def diagnose(
     probe: bool | None = None,
     timeout_s: float = 30.0,
 ) -> Report:
-    """Examine this machine for data at a path. Needs no root, leaves no file, and raises no error for a finding.
+    """Examine this machine for data at a path. Needs no root and leaves no file; problems become findings, not errors.
 
     Args:
-        path: where the data are or will be.
+        path: the file or folder of the data.
         device: the device, as torch names it; None for the current accelerator.
         system: the machine; None for this one.
-        probe: whether to ask cuFile itself, in a process; None: unless a read is known to hang this machine.
-        timeout_s: seconds that each process with CUDA may take.
+        probe: whether to make a trial read with cuFile; None makes it unless a read is known to hang this machine.
+        timeout_s: time limit in seconds for each process that uses CUDA.
 
     Raises:
         DatasetNotFoundError: if there is nothing at the path.
@@ -110,12 +111,12 @@ def diagnose(
 def _trials(
     system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool | None, timeout_s: float
 ) -> _Trials:
-    """Try the GPU, files and cuFile, all at once, with one file of each mount."""
+    """Try the GPU, files and cuFile at the same time, with one file of each mount."""
     calls = system.calls
     deadline = time.monotonic() + timeout_s + _FILES_S
     no_gpu = GpuTrial(status="skipped")
-    late_gpu = GpuTrial(status="timeout", error="torch and CUDA gave no answer in time")
-    no_probe = None if probe is False else CufileProbe("skipped", "there was no answer in time")
+    late_gpu = GpuTrial(status="timeout", error="torch and CUDA did not answer in time")
+    no_probe = None if probe is False else CufileProbe("skipped", "the trial read did not end in time")
     bug = known_bug(system.tree)
     ask_gpu = wanted != "cpu" and bool(build.accelerator)
     seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
@@ -129,7 +130,7 @@ def _trials(
         if not ask_gpu and not seen:
             return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
         if not file:
-            return CufileProbe("skipped", "there is no file to read, and none can be made there")
+            return CufileProbe("skipped", "there is no file to read, and none can be created there")
         return calls.probe(file, device, timeout_s)
 
     def try_all() -> _Trials:
@@ -151,15 +152,15 @@ def _trials(
 
 
 def _rank(system: System) -> int:
-    """The index of the GPU that a loader takes: LOCAL_RANK, unless its launcher shows each process one GPU alone."""
+    """The index of the GPU that a loader uses: LOCAL_RANK, unless the launcher shows each process only one GPU."""
     rank, visible = system.environ.get("LOCAL_RANK", ""), system.environ.get("CUDA_VISIBLE_DEVICES", "")
     hidden = visible and rank.isdecimal() and int(rank) >= len(visible.split(","))
     return int(rank) if rank.isdecimal() and not hidden else 0
 
 
 def _check(context: Context) -> tuple[Finding, ...]:
-    """All findings. Each check has a thread, so that one that hangs costs its own finding alone."""
-    late = unknown("the check gave no result in time")
+    """All findings. Each check has its own thread, so a check that hangs only loses its own finding."""
+    late = unknown("the check did not end in time")
     tasks = {name: _start(partial(_attempt, check, context)) for name, check in CHECKS}
     deadline = time.monotonic() + _FILES_S
     found = {
@@ -172,11 +173,11 @@ def _attempt(check: Check, context: Context) -> Finding:
     try:
         return check(context)
     except Exception as error:  # a check that fails is a finding, never a traceback
-        return unknown(f"the check gave no result: {clip(f'{type(error).__name__}: {error}')}")
+        return unknown(f"the check failed: {clip(f'{type(error).__name__}: {error}')}")
 
 
 def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
-    """Facts for the head of the report; the same keys on every machine."""
+    """The facts at the start of the report; the same keys on every machine."""
     tree, mount = context.system.tree, context.place.mount
     driver, is_open = driver_version(tree)
     library = next(one.evidence.get("version") for one in findings if one.check == "cufile.library")

@@ -1,4 +1,4 @@
-"""The conditions of both ways to DMA, each by itself: Linux P2PDMA, and the kernel module nvidia-fs.
+"""The requirements of both ways to DMA, one check each: Linux P2PDMA, and the kernel module nvidia-fs.
 
 From NVIDIA's "GDS Support for NVMe", the troubleshooting guide of GPUDirect Storage with its chapter on NVMe P2PDMA,
 the release notes, and the source of nvidia-fs.
@@ -19,7 +19,7 @@ _GPUS = ("A100", "A40", "L4", "L40S", "H100", "H200", "B100", "B200", "B300")
 _DWORDS = ("RMForceStaticBar1=1", "RmForceDisableIomapWC=1")
 _OPTIONS = f'options nvidia NVreg_RegistryDwords="{";".join(_DWORDS)};"'
 _SYMBOLS = (b"p2pdma_pgmap_ops", b"pci_p2pdma_add_resource")
-"""The one that the guide names, which not every kernel lists, and a function beside it."""
+"""The symbol in NVIDIA's guide, which not every kernel lists, and a function of the same feature."""
 _SYMBOLS_LIMIT_BYTES = 64 * 2**20
 OPEN_DRIVER = Fix(
     "Install the open NVIDIA kernel modules, 570 or later", "root", "a reboot",
@@ -56,11 +56,11 @@ def drive(context: Context) -> Finding:
     evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
     local = Fix("Put the data on a local NVMe drive")
     if not stack:
-        return condition(context, False, "the data are on no block device", local, **evidence)
+        return condition(context, False, "the data are not on a block device", local, **evidence)
     raid = next((block for block in stack if block.kind == "md"), None)
     if raid is not None:
-        message = f"{raid.name} is md {clip(raid.detail)}, which P2PDMA cannot do"
-        fix = Fix("Mount the drives one by one: gdsload reads several folders at once", "root", "copying the data")
+        message = f"{raid.name} is md {clip(raid.detail)}, which P2PDMA does not support"
+        fix = Fix("Mount the drives one by one, and write shards with spread_over=", "root", "copying the data")
         return condition(context, False, message, fix, **evidence)
     bad = [block for block in drives if block.kind != "nvme" or block.transport not in ("pcie", "")]
     if bad:
@@ -70,7 +70,7 @@ def drive(context: Context) -> Finding:
 
 
 def kernel(context: Context) -> Finding:
-    """Linux 6.2 or later; Red Hat's kernels have older numbers and newer parts, but for 9.5."""
+    """Linux 6.2 or later, or a kernel of Red Hat, which has this feature in older versions (but not in RHEL 9.5)."""
     release = clip(context.system.tree.text("/proc/sys/kernel/osrelease", 256) or "")
     match, red_hat = re.match(r"(\d{1,4})\.(\d{1,4})", release), re.search(r"\.el(\d{1,2})(?:_(\d{1,2}))?", release)
     if match is None:
@@ -86,17 +86,17 @@ def kernel(context: Context) -> Finding:
 
 
 def option(context: Context) -> Finding:
-    """A kernel built with CONFIG_PCI_P2PDMA, by its symbols, as NVIDIA's guide looks for it."""
+    """A kernel built with CONFIG_PCI_P2PDMA, recognised by its symbols as in NVIDIA's guide."""
     symbols = context.system.tree.data("/proc/kallsyms", _SYMBOLS_LIMIT_BYTES)
     if not symbols:
         return condition(context, None, "the kernel's symbols cannot be read")
     found = any(name in symbols for name in _SYMBOLS)
     fix = Fix("Boot a kernel built with CONFIG_PCI_P2PDMA=y", "root", "a reboot")
-    return condition(context, found, f"the kernel has {'' if found else 'no '}CONFIG_PCI_P2PDMA, by its symbols", fix)
+    return condition(context, found, f"the kernel is built with{'' if found else 'out'} CONFIG_PCI_P2PDMA", fix)
 
 
 def driver(context: Context, *, oldest: int) -> Finding:
-    """The open NVIDIA kernel driver; for nvidia-fs of any version, from nvidia-fs 2.17.5 on."""
+    """The open NVIDIA kernel driver of version `oldest` or later; nvidia-fs needs it from nvidia-fs 2.17.5 on."""
     version, is_open = driver_version(context.system.tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open}
     if not version:
@@ -110,9 +110,9 @@ def driver(context: Context, *, oldest: int) -> Finding:
 
 
 def static_bar1(context: Context) -> Finding:
-    """The driver's registry keys, from its `params`: the parameter in sysfs is empty even when it is in force."""
+    """The driver's registry keys, from its `params`: the parameter in sysfs is empty even if it is set."""
     if context.system.architecture not in ("x86_64", "AMD64"):
-        message = f"needs no registry keys on {clip(context.system.architecture)}"
+        message = f"the driver needs no registry keys on {clip(context.system.architecture)}"
         return condition(context, True, message, dwords="")
     dwords = registry_dwords(context)
     if dwords is None:
@@ -136,22 +136,22 @@ def registry_dwords(context: Context) -> str | None:
 
 
 def multipath(context: Context) -> Finding:
-    """NVMe multipath switched off."""
+    """NVMe multipath, which must be off."""
     value = context.system.tree.text("/sys/module/nvme_core/parameters/multipath", 16)
     if value is None:
-        return condition(context, True, "nvme_core has no multipath here", value=None)
+        return condition(context, True, "nvme_core has no multipath", value=None)
     holds = value.upper().startswith(("N", "0"))
     lines = ("echo 'options nvme_core multipath=N' | sudo tee /etc/modprobe.d/nvme.conf", INITRAMFS, REBOOT)
-    fix = Fix("Switch NVMe multipath off", "root", "a reboot", lines)
+    fix = Fix("Turn NVMe multipath off", "root", "a reboot", lines)
     return condition(context, holds, f"nvme_core.multipath={'N' if holds else 'Y'}", fix, value=clip(value))
 
 
 def config(context: Context) -> Finding:
-    """`use_pci_p2pdma` in cuFile's configuration, or its variable."""
+    """`use_pci_p2pdma` in cuFile's configuration, or its environment variable."""
     evidence = {"file": context.config.path, "variable": context.system.environ.get("CUFILE_USE_PCIP2PDMA", "")}
     lines = (f'# or in {clip(context.config.path)}: {{"properties": {{"use_pci_p2pdma": true}}}}',)
     fix = Fix("Set CUFILE_USE_PCIP2PDMA=true for the training", commands=("export CUFILE_USE_PCIP2PDMA=true", *lines))
-    message = "use_pci_p2pdma is on" if context.wants_p2p else "use_pci_p2pdma is off, as it is by default"
+    message = "use_pci_p2pdma is on" if context.wants_p2p else "use_pci_p2pdma is off, which is the default"
     return condition(context, context.wants_p2p, message, fix, **evidence)
 
 
@@ -166,7 +166,7 @@ def module(context: Context) -> Finding:
         return condition(context, True, f"nvidia-fs {version} is loaded", **evidence)
     if context.nvfs:
         line = _NODES[context.container or "docker"]
-        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a restart of it", (line,))
+        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a container restart", (line,))
         message = f"nvidia-fs {version} is loaded, but there is no /dev/nvidia-fs0 here"
         return condition(context, False, message, fix, **evidence)
     install = "sudo apt install nvidia-fs || sudo dnf install nvidia-fs  # from NVIDIA's CUDA repository"
@@ -177,9 +177,9 @@ def module(context: Context) -> Finding:
 
 
 def nvme(context: Context) -> Finding:
-    """The nvme driver's hooks for nvidia-fs, which Linux' own nvme driver does not have."""
+    """The nvme driver's hooks for nvidia-fs, which the kernel's own nvme driver lacks."""
     if not any(block.kind == "nvme" for block in context.place.drives):
-        return condition(context, True, "there is no NVMe drive here, so its driver does not matter", patched=None)
+        return condition(context, True, "the data are not on NVMe, so its driver does not matter", patched=None)
     tree = context.system.tree
     modules = tree.text(f"{_FOLDER}/modules")
     registered = {line.partition(":")[0].strip() for line in (modules or "").splitlines()}
@@ -192,25 +192,25 @@ def nvme(context: Context) -> Finding:
         message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
         return condition(context, False, message, _PATCHED, **evidence)
     if modules is not None or patched is False:
-        message = "the nvme driver is Linux' own, without hooks for nvidia-fs"
+        message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
         return condition(context, False, message, _PATCHED, **evidence)
     if patched:
         return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)
-    return condition(context, None, "whether the nvme driver has hooks for nvidia-fs cannot be read", **evidence)
+    return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
 
 
 def bugs(context: Context) -> Finding:
-    """Known bugs of this nvidia-fs with this driver, by their versions alone."""
+    """Known bugs of this nvidia-fs with this driver, recognised by their versions."""
     bug = context.bug
     if not context.nvfs:
-        return info("nvidia-fs is not loaded, so it has no bug", hangs=False)
+        return info("nvidia-fs is not loaded", hangs=False)
     if bug is None:
-        hidden = "; DKMS's log, which a container does not see, has more" if context.container else ""
+        hidden = "; DKMS's log is not visible in a container" if context.container else ""
         return condition(context, True, f"no known bug of nvidia-fs with this driver{hidden}", hangs=False)
     fix = Fix(bug.remedy, "root", "a reboot if nvidia-fs is in use" if bug.hangs else "", bug.commands)
     if not bug.hangs:
         return condition(context, False, bug.what, fix, hangs=False)
-    return warning(bug.what, fix, hangs=True, fulfilled=False)  # also where the last reads were made by DMA
+    return warning(bug.what, fix, hangs=True, fulfilled=False)  # even if earlier reads used DMA
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (

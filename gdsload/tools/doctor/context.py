@@ -1,4 +1,4 @@
-"""The context of all checks: the machine, the place of the data, and the results of the trials."""
+"""The context of all checks: the machine, the location of the data, and the results of the trials."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def container_signs(system: System) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DataPlace:
-    """The place of the data: a path, and the mounts that its shards are on.
+    """The location of the data: a path, and the mounts of its shards.
 
     Attributes:
-        path: the path asked about, absolute.
+        path: the absolute path that the user named.
         real: the same without links.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
@@ -69,12 +69,12 @@ class DataPlace:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in them."""
+        """Bytes of these files."""
         return sum(volume.nbytes for volume in self.volumes)
 
     @property
     def in_memory(self) -> bool:
-        """True if its file systems have their files in memory and nowhere else."""
+        """True if its file systems keep their files only in memory."""
         return bool(self.volumes) and all(volume.in_memory for volume in self.volumes)
 
     @property
@@ -84,7 +84,7 @@ class DataPlace:
 
 
 def locate(system: System, path: str) -> DataPlace:
-    """Find out where a path is; may wait as long as its file system does."""
+    """Find the mounts of a path. May block as long as its file system does."""
     tree = system.tree
     whole = os.path.join(os.getcwd(), path)
     real = tree.resolve(whole)
@@ -100,13 +100,13 @@ def locate(system: System, path: str) -> DataPlace:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The facts that a check may look at.
+    """The facts that checks use.
 
     Attributes:
         gpu: the device as torch describes it.
-        files: the trial of a file of each mount.
-        probe: cuFile's worst result; None if it was not probed.
-        device: the device as asked for, or empty.
+        files: the trial read of one file per mount.
+        probe: cuFile's worst result; None if it was not tried.
+        device: the device that the user named, or empty.
     """
 
     system: System
@@ -119,7 +119,7 @@ class Context:
 
     @property
     def file(self) -> FileTrial:
-        """The results of the trial on a file of the first mount."""
+        """The trial read of the first mount."""
         return self.files[0] if self.files else FileTrial()
 
     @property
@@ -129,7 +129,7 @@ class Context:
 
     @property
     def wants_p2p(self) -> bool:
-        """True if P2PDMA is switched on."""
+        """True if P2PDMA is turned on."""
         return wants_p2p(self.config, self.system.environ)
 
     @property
@@ -139,12 +139,12 @@ class Context:
 
     @property
     def wants_host(self) -> bool:
-        """True if the CPU was asked for."""
+        """True if the user chose the CPU."""
         return self.device == "cpu"
 
     @property
     def has_gpu(self) -> bool:
-        """True if there is an NVIDIA GPU, usable or not; without one, troubles of cuFile alone do not count."""
+        """True if there is an NVIDIA GPU, usable or not; without one, problems of cuFile do not matter."""
         return not self.wants_host and (self.gpu.kind == "cuda" or bool(self.gpu_address()) or bool(self.gpu_name()))
 
     def gpu_name(self) -> str:
@@ -191,12 +191,12 @@ class Context:
 
 
 def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
-    """A warning if there is an NVIDIA GPU; without one it does not matter."""
+    """A warning if there is an NVIDIA GPU, otherwise only information."""
     return (warning if context.has_gpu else info)(message, fix, **evidence)
 
 
 def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
-    """A condition of a way to DMA; None: not known. No warning without a GPU, nor where DMA works."""
+    """A requirement of a way to DMA. `holds` is None if unknown. It is no warning without a GPU, or if DMA works."""
     evidence["fulfilled"] = holds
     if holds:
         return ok(message, **evidence)
@@ -209,7 +209,7 @@ Check = Callable[[Context], Finding]
 
 
 def on_each(check: Check) -> Check:
-    """A check of each mount by itself, whose findings are one: as bad as the worst, with its remedy and evidence."""
+    """Run a check for each mount, and join the findings: the worst severity with its remedy and evidence."""
 
     def check_each(context: Context) -> Finding:
         if len(context.place.volumes) < 2:

@@ -15,11 +15,11 @@ from gdsload.tools.doctor.package_checks import extra
 from gdsload.tools.doctor.system import System
 
 _REMEDIES = {
-    "HANDLE_NOT_REGISTERED": "Most often the udev record is missing: see cufile.udev",
+    "HANDLE_NOT_REGISTERED": "The udev record is probably missing: see cufile.udev",
     "INTERNAL_ERROR": "cuFile does not know the file system: see storage.filesystem",
     "DRIVER_NOT_INITIALIZED": "Set up one of the two ways",
-    "IO_NOT_SUPPORTED": "cuFile's log (--json) has the reason; see storage.filesystem",
-    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows its users",
+    "IO_NOT_SUPPORTED": "Read the reason in cuFile's log (--json), and see storage.filesystem",
+    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used",
 }
 _NAME = "libcufile.so.0"
 _IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
@@ -30,7 +30,7 @@ _IN_SYSTEM = tuple(
 )
 _VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
-"""Libraries that cuFile loads itself, without an error where one is missing."""
+"""Libraries that cuFile loads itself, without an error if one is missing."""
 _UDEV = {
     "docker": "# docker run -v /run/udev:/run/udev:ro ...",
     "apptainer": "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
@@ -73,7 +73,7 @@ def system_libraries(context: Context) -> Finding:
     places = {name: [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)] for name in _LIBRARIES}
     missing = [name for name, paths in places.items() if not any(map(tree.exists, paths))]
     if not missing:
-        return ok(f"{' and '.join(_LIBRARIES)} are there", missing=[])
+        return ok(f"{' and '.join(_LIBRARIES)} are installed", missing=[])
     install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
     fix = Fix("Install libudev and libmount", "root", "", (f"sudo sh -c '{install}'",))
     if context.container:
@@ -85,28 +85,28 @@ def probe(context: Context) -> Finding:
     """The result of cuFile's read of a file at the path, by its own counters."""
     found = context.probe
     if found is None:
-        return unknown("cuFile was not asked (--no-probe)", "Leave --no-probe out", status="skipped", proven=False)
+        return unknown("no trial read with cuFile (--no-probe)", "Leave --no-probe out", status="skipped", proven=False)
     evidence: dict[str, Any] = {**dataclasses.asdict(found), "proven": found.proven, "path": found.path}
     if found.proven:
         return ok(f"cuFile read {found.read_bytes} bytes by DMA ({found.path}), by its own counters", **evidence)
     if found.status == "ok" and found.path == "unknown":
-        message = "cuFile reads, but by which path is unknown: its counters cannot be read"
+        message = "cuFile reads by an unknown path, because its counters cannot be read"
         return trouble(context, message, extra(context), **evidence)
     if found.status == "ok":
         message = f"cuFile reads through the CPU here ({found.path}), not by DMA"
         fix = "Set up one of the two ways. `gdscheck -p` of the CUDA toolkit shows whether the IOMMU prevents DMA"
         return trouble(context, message, fix, **evidence)
     if found.status == "missing":
-        return info(f"cuFile could not be asked: {clip(found.reason, 200)}", **evidence)
+        return info(f"cuFile cannot be used: {clip(found.reason, 200)}", **evidence)
     if found.status == "skipped":
         bug = context.bug is not None and context.bug.hangs
-        fix = "Pass --probe to ask it all the same" if bug else ""
-        return (unknown if bug else info)(f"cuFile was not asked: {clip(found.reason, 300)}", fix, **evidence)
+        fix = "Pass --probe to make the trial read nevertheless" if bug else ""
+        return (unknown if bug else info)(f"no trial read with cuFile: {clip(found.reason, 300)}", fix, **evidence)
     ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
-    fix = _REMEDIES.get(found.error, "The evidence (--json) has cuFile's own log")
+    fix = _REMEDIES.get(found.error, "Read cuFile's own log in the evidence (--json)")
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
-        # Without /proc/modules (gVisor, kernels without modules) 1.19 and 1.20 were seen to spin in cuFileDriverOpen.
-        fix = "Use an older libcufile (1.15 opens where there is no /proc/modules), or a kernel with modules"
+        # Without /proc/modules (gVisor, kernels without modules), 1.19 and 1.20 loop forever in cuFileDriverOpen.
+        fix = "Use an older libcufile (1.15 opens without /proc/modules), or a kernel with modules"
     return trouble(context, f"{ended}{clip(found.reason, 200)}", fix, **evidence)
 
 
@@ -118,14 +118,14 @@ def config(context: Context) -> Finding:
     evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
     file = clip(found.path)
     if found.error:
-        fix = Fix(f"Mend {file}", commands=(f"python3 -m json.tool {quoted(found.path)}",))
-        return trouble(context, f"{file} is no valid JSON: {clip(found.error)}", fix, **evidence)
+        fix = Fix(f"Correct {file}", commands=(f"python3 -m json.tool {quoted(found.path)}",))
+        return trouble(context, f"{file} is not valid JSON: {clip(found.error)}", fix, **evidence)
     if found.text is None and "CUFILE_ENV_PATH_JSON" in environ:
         fix = Fix("Unset CUFILE_ENV_PATH_JSON, or name a file", commands=("unset CUFILE_ENV_PATH_JSON",))
         return trouble(context, f"CUFILE_ENV_PATH_JSON names {file}, which cannot be read", fix, **evidence)
     if settings.get("force_compat_mode") or environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true"):
-        fix = Fix(f"Take force_compat_mode out of {file}", commands=("unset CUFILE_FORCE_COMPAT_MODE",))
-        return trouble(context, "cuFile's compat mode is forced: no DMA", fix, **evidence)
+        fix = Fix(f"Remove force_compat_mode from {file}", commands=("unset CUFILE_FORCE_COMPAT_MODE",))
+        return trouble(context, "cuFile's compat mode is forced, so there is no DMA", fix, **evidence)
     fabrics = [block.name for block in context.place.drives if block.transport not in ("pcie", "")]
     if fabrics and context.wants_p2p:
         fix = Fix(f"Set use_pci_p2pdma to false in {file}", commands=("unset CUFILE_USE_PCIP2PDMA",))
@@ -142,9 +142,9 @@ def variables(context: Context) -> Finding:
     named = ", ".join(f"{name}={value}" for name, value in sorted(known.items()))
     name, version = "CUFILE_ALLOW_COMPAT_MODE", re.match(r"(\d{1,3})\.(\d{1,3})", _loaded(context)[1])
     if name not in known:
-        return ok(named or "no variable of cuFile's is set", variables=known)
+        return ok(named or "no environment variable of cuFile is set", variables=known)
     if version is None:
-        message = f"{named}: libcufile reads {name} up to 1.16 alone, and its version is not known"
+        message = f"{named}: only libcufile up to 1.16 reads {name}, and its version is not known"
         return info(message, variables=known, read=None)
     if (int(version[1]), int(version[2])) < _UNREAD_FROM:
         return ok(f"{named}: libcufile {version[0]} reads it", variables=known, read=True)
@@ -167,7 +167,7 @@ def udev(context: Context) -> Finding:
         "path": path, "exists": record is not None, "device": block.name, "ID_FS_USAGE": usage
     }  # fmt: skip
     if usage is not None:
-        return ok(f"{path} says ID_FS_USAGE", **evidence)
+        return ok(f"{path} has ID_FS_USAGE", **evidence)
     kind = re.sub(r"[^\w.-]", "", mount.kind[:20])  # goes into a shell's command
     line = f'printf "E:ID_FS_TYPE={kind}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
     by_hand = f"mkdir -p /run/udev/data && {line}"
@@ -175,11 +175,11 @@ def udev(context: Context) -> Finding:
     if tree.exists("/run/udev"):
         message = f"{path} {'has no ID_FS_USAGE' if record is not None else 'is missing'}, {refuses}"
         trigger = f"sudo udevadm trigger --action=change /dev/{block.name} || sudo sh -c '{by_hand}'"
-        return trouble(context, message, Fix("Have udev write its record again", "root", "", (trigger,)), **evidence)
+        return trouble(context, message, Fix("Make udev rewrite the record", "root", "", (trigger,)), **evidence)
     fix = Fix("Write the record by hand, since there is no udev here", "root", "", (f"sudo sh -c '{by_hand}'",))
     if context.container:
         lines = (*_UDEV[context.container].split("\n"), f"# or, as root in the container: {by_hand}")
-        fix = Fix("Start the container with -v /run/udev:/run/udev:ro", "container", "a restart of it", lines)
+        fix = Fix("Start the container with -v /run/udev:/run/udev:ro", "container", "a container restart", lines)
         if context.container != "docker":
             fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
     return trouble(context, f"/run/udev is missing, {refuses}", fix, **evidence)

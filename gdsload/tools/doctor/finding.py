@@ -21,10 +21,10 @@ class Fix:
     """The remedy of a finding; false if there is none.
 
     Attributes:
-        does: what to do, as an order.
-        who: ``user``, ``root`` of the machine, or ``container``, who starts or builds it.
-        takes: its price, such as ``a reboot``; empty if there is none.
-        commands: lines to paste into a shell; comments where it is another file or program that they are for.
+        does: what to do, in the imperative.
+        who: who has to do it: ``user``, ``root`` of the machine, or ``container``, the person who starts or builds it.
+        takes: its cost, such as ``a reboot``; empty if there is none.
+        commands: lines to paste into a shell; lines for another file or program are comments.
     """
 
     does: str
@@ -48,13 +48,13 @@ class Finding:
     """The finding of one check.
 
     Attributes:
-        check: the check's name, ``group.what``; stable.
-        severity: ``ok``, as it should be; ``info``, a fact that needs no action, or one that does not matter here;
-            ``warning``, it costs speed or a better backend; ``error``, a part that should work does not; ``unknown``,
-            it could not be found out.
-        message: what was found, in one sentence.
-        fix: what to do about it.
-        evidence: the facts of the finding: JSON types only, keys stable. Of a condition of a way to DMA, ``fulfilled``.
+        check: the name of the check, ``group.subject``; stable.
+        severity: ``ok``: as it should be; ``info``: a fact that needs no action, or is irrelevant here; ``warning``:
+            costs speed or prevents a faster backend; ``error``: something that should work does not; ``unknown``: the
+            check could not find out.
+        message: the finding in one sentence.
+        fix: the remedy.
+        evidence: the facts behind the finding: JSON types, with stable keys. Requirements of DMA have ``fulfilled``.
     """
 
     check: str
@@ -79,12 +79,12 @@ class Way:
     """A way to DMA from the drive to the GPU.
 
     Attributes:
-        holds: how many of its conditions are fulfilled.
-        of: how many there are.
-        steps: findings with the remedies that lead there, in order; the first `common` are those of the other way, too.
+        holds: number of its requirements that are met.
+        of: number of its requirements.
+        steps: findings whose remedies set it up, in order. The first `common` of them are the same for both ways.
         common: see `steps`.
-        obstacles: conditions that fail and that no step mends here.
-        unclear: conditions that could not be looked at.
+        obstacles: requirements that are not met and that no step can meet on this machine.
+        unclear: requirements that could not be checked.
     """
 
     name: WayName
@@ -98,13 +98,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The backend that data at the path get on this machine, and why.
+    """The backend for data at the path on this machine, and the reason.
 
     Attributes:
         why: the evidence for it.
-        missing: why it is not ``gds``; empty where it is, and without a GPU.
-        worth: what is known of the worth of DMA here; empty without a GPU.
-        improvements: what would make it better, the most important first, by the nearest way to DMA.
+        missing: the reason why it is not ``gds``; empty if it is, and without a GPU.
+        worth: whether DMA is worth it here, as far as known without a measurement; empty without a GPU.
+        improvements: the remedies, the most important first, for the nearest way to DMA.
     """
 
     backend: BackendName
@@ -116,7 +116,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Facts about the machine, one finding for each check, the verdict, and the ways to DMA."""
+    """The report of the doctor: facts about the machine, the findings, the verdict, and the ways to DMA."""
 
     machine: dict[str, Any]
     findings: tuple[Finding, ...]
@@ -125,7 +125,7 @@ class Report:
 
 
 def _of(severity: Severity) -> Callable[..., Finding]:
-    """A function that makes findings of a severity: ``warning(message, fix, key=value)``; the runner names them."""
+    """A function that makes findings of a severity: ``warning(message, fix, key=value)``; the runner sets `check`."""
 
     def make(message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
         return Finding("", severity, message, Fix(fix) if isinstance(fix, str) else fix, evidence)
@@ -138,12 +138,12 @@ error, warning, unknown, info, ok = map(_of, WORST_FIRST)
 
 
 def clip(text: object, length: int = 120) -> str:
-    """Foreign text for a message: one line, printable, not long."""
+    """Make foreign text safe for a message: one printable line of limited length."""
     line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * length])
     line = " ".join(line.split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def quoted(path: object) -> str:
-    """A path as a word of a shell's command."""
+    """A path, quoted for a shell command."""
     return shlex.quote(clip(path, 4096))

@@ -27,9 +27,9 @@ def driver(context: Context) -> Finding:
     if version:
         return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module", **evidence)
     if text is not None:
-        return unknown("/proc/driver/nvidia/version is there but holds no version", **evidence)
+        return unknown("/proc/driver/nvidia/version contains no version", **evidence)
     if tree.exists("/dev/dxg"):
-        return info("the NVIDIA driver is that of Windows: this is WSL", **evidence)
+        return info("this is WSL, which uses the NVIDIA driver of Windows", **evidence)
     if context.gpu.kind == "cuda" and not context.gpu.error:
         return info("torch uses a GPU, but /proc/driver/nvidia is hidden (a sandbox, perhaps)", **evidence)
     if context.gpu_address() and not context.wants_host:
@@ -51,11 +51,11 @@ def device(context: Context) -> Finding:
         "asked": context.device,
     }  # fmt: skip
     if context.wants_host:
-        return info("the CPU was asked for", **evidence)
+        return info("the user chose the CPU", **evidence)
     if not build.accelerator:
-        message = f"torch {build.version} is built for the CPU alone"
+        message = f"torch {build.version} is built without CUDA"
         if context.has_gpu or context.device:
-            return error(message, "Install a torch for CUDA: https://pytorch.org/get-started/locally/", **evidence)
+            return error(message, "Install torch with CUDA: https://pytorch.org/get-started/locally/", **evidence)
         return info(message, **evidence)
     if gpu.status == "timeout":
         fix = Fix("Look for NVRM and Xid in the kernel's log", "root", "", ("sudo dmesg | grep -E 'NVRM|Xid'",))
@@ -64,12 +64,12 @@ def device(context: Context) -> Finding:
         message = f"torch cannot use {context.device or 'a GPU'}: {clip(gpu.error, 200)}"
         if context.has_gpu or gpu.kind or context.device:
             lines = ("nvidia-smi", 'echo "$CUDA_VISIBLE_DEVICES"')
-            return error(message, Fix("See that nvidia-smi works, and lists this GPU", commands=lines), **evidence)
+            return error(message, Fix("Check that nvidia-smi works and lists this GPU", commands=lines), **evidence)
         return info(message, **evidence)
     if gpu.kind == "cuda":
         return ok(f"{clip(gpu.name)}, {format_bytes(gpu.total_bytes)}, torch {build.version}", **evidence)
     if gpu.kind:
-        return ok(f"{clip(gpu.name)} ({gpu.kind}), which is not CUDA: data go there by torch's copies", **evidence)
+        return ok(f"{clip(gpu.name)} ({gpu.kind}), without CUDA: torch copies the batches to it", **evidence)
     return info("no GPU", **evidence)
 
 
@@ -80,37 +80,37 @@ def mapping(context: Context) -> Finding:
         "registered": gpu.registered, "error": gpu.register_error, "slow": gpu.slow, "coherent": gpu.coherent,
         "mapped_rate": gpu.mapped_rate, "pinned_rate": gpu.pinned_rate,
     }  # fmt: skip
-    mapped, pinned = f"{gpu.mapped_rate / 1e9:.3g} GB/s", f"{gpu.pinned_rate / 1e9:.3g}"
+    mapped, pinned = (f"{rate / 1e9:.3g} GB/s" for rate in (gpu.mapped_rate, gpu.pinned_rate))
     if gpu.slow:
-        message = f"the GPU copies pages of files at {mapped}, and pinned memory at {pinned}: `bounce` is used"
+        message = f"the GPU copies pages of files at {mapped} and pinned memory at {pinned}, so bounce is used"
         return info(message, **evidence)
     if gpu.registered:
-        rate = f"; the GPU copies them at {mapped}, and pinned memory at {pinned}" if gpu.mapped_rate else ""
-        return ok(f"read-only pages of a file here were registered with CUDA{rate}", **evidence)
+        rate = f"; the GPU copies them at {mapped} and pinned memory at {pinned}" if gpu.mapped_rate else ""
+        return ok(f"read-only pages of a file here can be registered with CUDA{rate}", **evidence)
     if gpu.registered is None:
         no_gpu = gpu.kind != "cuda" or gpu.error
         why = "there is no usable CUDA GPU" if no_gpu else "there is no file here to try it with"
         return info(f"registering pages of files with CUDA was not tried: {why}", **evidence)
     return warning(
         f"pages of files here cannot be registered with CUDA: {clip(gpu.register_error)}",
-        "Use local ext4, XFS or tmpfs, and a newer driver and kernel; without it, bytes are copied by the CPU",
+        "Use a local ext4, XFS or tmpfs, and a newer driver and kernel; otherwise the CPU copies the bytes",
         **evidence,
     )
 
 
 def bar1(context: Context) -> Finding:
-    """BAR1, the window of the GPU's memory that drives write into: its size, and what is free of it."""
+    """The size and the free part of BAR1, the window of the GPU's memory that drives write into."""
     gpu, total = context.gpu, context.gpu.bar1_bytes or _bar1_by_sysfs(context)
     free = gpu.bar1_free if gpu.bar1_bytes else None
     evidence: dict[str, Any] = {"bytes": total, "free_bytes": free}
     if not total:
         return info("the size of BAR1 is not visible", **evidence)
     if total < _SMALL_BYTES:
-        fix = Fix("Switch Resizable BAR and Above 4G Decoding on in the firmware", "root", "a reboot")
-        return trouble(context, f"BAR1 has {format_bytes(total)}, too few for cuFile's buffers", fix, **evidence)
+        fix = Fix("Turn on Resizable BAR and Above 4G Decoding in the firmware", "root", "a reboot")
+        return trouble(context, f"BAR1 has {format_bytes(total)}, too little for cuFile's buffers", fix, **evidence)
     static = "RMForceStaticBar1=1" in (registry_dwords(context) or "")  # then all of it is in use, and shared
     if free is not None and free < _FEW_BYTES and not static:
-        fix = Fix("End the processes that hold BAR1", commands=("nvidia-smi -q -d MEMORY,PIDS",))
+        fix = Fix("End the processes that use BAR1", commands=("nvidia-smi -q -d MEMORY,PIDS",))
         message = f"only {format_bytes(free)} of {format_bytes(total)} of BAR1 are free: cuFile cannot register memory"
         return trouble(context, message, fix, **evidence)
     left = f", {format_bytes(free)} free" if free is not None and not static else ""
@@ -140,16 +140,14 @@ def part(context: Context) -> Finding:
     )
     evidence = {"mig": mig, "virtual": context.gpu.virtual or bool(_VIRTUAL.search(name))}
     if evidence["virtual"] and _BEFORE_ADA.search(name):
-        fix = Fix("Pass a whole GPU through to the machine, or use one from Ada on", "root", "a new virtual machine")
-        message = f"{clip(name)} is a vGPU of a model before Ada, for which there is no GDS"
+        fix = Fix("Pass a whole GPU through to the machine, or use Ada or later", "root", "a new virtual machine")
+        message = f"{clip(name)} is a vGPU of a model before Ada, which GDS does not support"
         return trouble(context, message, fix, **evidence)
     if mig:
-        message = (
-            f"{clip(name)} has MIG on, and NVIDIA's documents do not say that GDS works on slices: see cufile.probe"
-        )
+        message = f"{clip(name)} has MIG on, and NVIDIA does not document whether GDS works on slices: see cufile.probe"
         return info(message, **evidence)
     if evidence["virtual"]:
-        return info(f"{clip(name)} is a vGPU: GDS takes the open driver", **evidence)
+        return info(f"{clip(name)} is a vGPU: GDS needs the open driver", **evidence)
     return ok("neither MIG nor vGPU", **evidence)
 
 

@@ -1,6 +1,6 @@
-"""``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: a description of the GPU, and a trial of mapping a file.
+"""``python -m gdsload.tools.doctor.gpu_child FILE DEVICE``: describe the GPU, and try to map a file.
 
-Runs in a separate process, because a sick driver hangs in the first call. Answers with a `GpuTrial`.
+Runs in a separate process, because a faulty driver hangs in the first call. Prints a `GpuTrial`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _try(file: str, device: str) -> GpuTrial:
 
 
 def _by_nvml(address: str) -> dict[str, Any]:
-    """BAR1, MIG and vGPU, where nvidia-ml-py is installed."""
+    """BAR1, MIG and vGPU, if nvidia-ml-py is installed."""
     found: dict[str, Any] = {}
     with suppress(Exception):
         pynvml: Any = importlib.import_module("pynvml")
@@ -71,7 +71,7 @@ def _address(found: Any) -> str:
 
 
 def _register(file: str) -> dict[str, Any]:
-    """Register the beginning of a file as the `mapped` backend does, copy it, and give it back."""
+    """Register the beginning of a file like the `mapped` backend, copy it, and unregister it."""
     try:
         with open(file, "rb") as opened:
             size = min(os.fstat(opened.fileno()).st_size, TRIED_BYTES)
@@ -91,7 +91,7 @@ def _register(file: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Try, print, and leave without cleaning up, which could hang."""
+    """Try the GPU, print the result, and exit without cleaning up, which could hang."""
     try:
         trial = _try(*arguments)
     except Exception as error:

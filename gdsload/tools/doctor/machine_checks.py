@@ -35,8 +35,8 @@ def wsl(context: Context) -> Finding:
     release = tree.text("/proc/sys/kernel/osrelease", 256) or ""
     if "microsoft" not in release.lower() and not tree.exists("/dev/dxg"):
         return ok("not WSL", release=clip(release))
-    fix = Fix("Run on Linux itself; within WSL keep the data in its own file system, not under /mnt")
-    return warning("this is WSL: cuFile cannot work by DMA", fix, release=clip(release))
+    fix = Fix("Run on Linux itself; in WSL keep the data in its own file system, not under /mnt")
+    return warning("this is WSL, where cuFile cannot use DMA", fix, release=clip(release))
 
 
 def processors(context: Context) -> Finding:
@@ -50,13 +50,13 @@ def processors(context: Context) -> Finding:
     usable = min((count for count in (allowed, quota) if count), default=None)
     evidence: dict[str, Any] = {"allowed": allowed, "quota": quota}
     if usable is None:
-        return unknown("how many processors this process may use cannot be read", **evidence)
+        return unknown("the number of CPU cores for this process cannot be read", **evidence)
     if quota is not None and quota == usable:
-        message = f"the control group gives this process the time of {quota:g} processors (cpu.max)"
+        message = f"the control group limits this process to {quota:g} CPU cores (cpu.max)"
         line = "# docker run --cpus 8 ...   or Kubernetes: resources: {limits: {cpu: 8}}"
-        fix = Fix("Give the container 8 processors for each GPU", "container", "a restart of it", (line,))
+        fix = Fix("Give the container 8 CPU cores per GPU", "container", "a container restart", (line,))
         return (warning if context.has_gpu and quota < _FEW else info)(message, fix, **evidence)
-    return ok(f"{usable:g} processors", **evidence)
+    return ok(f"{usable:g} CPU cores", **evidence)
 
 
 def _quotas(tree: Tree) -> Iterator[float]:
@@ -74,18 +74,18 @@ def page_cache(context: Context) -> Finding:
     limit = cgroup_limit(context.system.tree)
     evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
     if room is None:
-        return unknown("how much memory there is cannot be read", **evidence)
+        return unknown("the size of the memory cannot be read", **evidence)
     limited = " (the control group has no more)" if room != meminfo(context.system.tree, "MemAvailable") else ""
     if not size:
-        return info(f"{format_bytes(room)} of memory are there for the page cache{limited}", **evidence)
+        return info(f"{format_bytes(room)} of memory are available to the page cache{limited}", **evidence)
     if context.place.in_memory:
         return ok(f"{format_bytes(size)} of data are in memory already", **evidence | {"fits": True})
     evidence["fits"] = size <= room
     both = f"{format_bytes(size)} of data, {format_bytes(room)} of memory{limited}"
     if size <= room:
         return ok(f"{both}: they fit into the page cache", **evidence)
-    remedy = "Raise the container's memory limit, if the host has more: pages of files count towards it"
-    return info(f"{both}: they do not fit, so epochs read the drive", remedy if limited else "", **evidence)
+    remedy = "Raise the container's memory limit if the host has more, since the page cache counts towards it"
+    return info(f"{both}: they do not fit, so every epoch reads the drive", remedy if limited else "", **evidence)
 
 
 def _node(context: Context, address: str) -> int | None:

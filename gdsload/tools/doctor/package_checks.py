@@ -1,4 +1,4 @@
-"""Checks of the optional packages. None is imported here: a broken one raises, crashes or hangs. A process tries it."""
+"""Checks of the optional packages. A separate process imports them, since a broken package may crash or hang."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gdsload.tools.doctor.system import MODULES
 
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
-    "cupy": "gathers that leave most of the GPU to others",
-    "kvikio": "comparing its reads with gdsload's",
+    "cupy": "gathers that use only a few multiprocessors of the GPU",
+    "kvikio": "comparisons with its reads",
     "cuda-bindings": "the gds backend and cuFile's counters",
 }
 
@@ -38,7 +38,7 @@ def _package(context: Context, package: str) -> Finding:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"installed": versions, "works": False, "error": ""}
     if not versions:
-        message = f"{package}, for {needed}, is not installed"
+        message = f"{package} is not installed (needed for {needed})"
         if context.has_gpu and package != "kvikio":
             return warning(message, extra(context), **evidence)
         return info(message, **evidence)
@@ -54,7 +54,7 @@ def _package(context: Context, package: str) -> Finding:
     message = f"{named} cannot be imported: {clip(broken, 160)}"
     if context.has_gpu:
         again = f"pip install --force-reinstall {' '.join(versions)}"
-        return error(message, Fix("Install it again", commands=(again,)), **evidence)
+        return error(message, Fix("Reinstall it", commands=(again,)), **evidence)
     return info(message, **evidence)
 
 
@@ -73,10 +73,10 @@ def cuda_major(context: Context) -> Finding:
         named = ", ".join(f"{name} (CUDA {major})" for name, major in wrong.items())
         message = f"torch is built for CUDA {wanted}, but {named} is installed"
         remove = f"pip uninstall -y {' '.join(wrong)}"
-        fix = Fix(f"Install those for CUDA {wanted}", commands=(remove, *extra(context).commands))
+        fix = Fix(f"Install the packages for CUDA {wanted}", commands=(remove, *extra(context).commands))
         return warning(message, fix, **evidence)
     if not wanted:
-        return info("torch is not built for CUDA, so there is nothing to match", **evidence)
+        return info("torch is built without CUDA, so no package has to match", **evidence)
     return ok(f"all packages are for CUDA {wanted}", **evidence)
 
 

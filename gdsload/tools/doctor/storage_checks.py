@@ -1,4 +1,4 @@
-"""Checks of the place where the data are."""
+"""Checks of the path of the data: file system, drives, extents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def path(context: Context) -> Finding:
     }  # fmt: skip
     name = clip(place.path)
     if place.exists is None:
-        fix = Fix("Look whether its file system hangs", "root", "", ("sudo dmesg | tail -50",))
+        fix = Fix("Check whether its file system hangs", "root", "", ("sudo dmesg | tail -50",))
         return error(f"{name} did not answer in time", fix, **evidence)
     if place.lost:
         fix = Fix("Mount their drives", "root", "", (f"gdsload verify {quoted(place.path)}  # names them",))
-        return error(f"{name}: links of {place.lost} shards lead to where there is nothing", fix, **evidence)
+        return error(f"{name}: the links of {place.lost} shards are broken", fix, **evidence)
     if not place.shards:
-        return info(f"{name} holds no safetensors files", **evidence)
+        return info(f"{name} has no safetensors files", **evidence)
     over = f" on {len(place.volumes)} mounts" if len(place.volumes) > 1 else ""
     files = f"{place.shards} safetensors file{'s' * (place.shards != 1)}"
     return ok(f"{name}: {files}, {format_bytes(place.nbytes)}{over}", **evidence)
@@ -39,7 +39,7 @@ def filesystem(context: Context) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
     mount, in_memory = context.place.mount, context.place.in_memory
     if mount is None:
-        return unknown("the mount table does not say which file system this is", kind="", options=[])
+        return unknown("the file system is not in the mount table", kind="", options=[])
     evidence: dict[str, Any] = {
         "kind": mount.kind, "point": mount.point, "root": mount.root, "source": mount.source,
         "options": list(mount.options), "bind": mount.root != "/", "in_memory": in_memory,
@@ -52,9 +52,9 @@ def filesystem(context: Context) -> Finding:
     if mount.kind == "xfs":
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
-        return trouble(context, f"{name}: a container's own layer, where cuFile refuses files", local, **evidence)
+        return trouble(context, f"{name}: the container's own layer, whose files cuFile refuses", local, **evidence)
     if in_memory:
-        message = f"{name}: the data are in memory already; cuFile would copy them by the CPU, `mapped` need not"
+        message = f"{name}: the data are in memory already, so the mapped backend needs no copy by the CPU"
         return info(message, **evidence)
     if mount.kind in ("nfs", "nfs4"):
         if any(option in ("proto=rdma", "rdma") for option in mount.options):
@@ -63,7 +63,7 @@ def filesystem(context: Context) -> Finding:
         return trouble(context, f"{name}: NFS without RDMA, so no DMA", fix, **evidence)
     if mount.kind in _SUPPORTED:
         return info(f"{name}: cuFile supports it with nvidia-fs and the vendor's client", **evidence)
-    return trouble(context, f"{name}: no file system that cuFile reads by DMA", local, **evidence)
+    return trouble(context, f"{name}: cuFile cannot read this file system by DMA", local, **evidence)
 
 
 def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
@@ -78,15 +78,15 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
         return ok(f"{name}, data=ordered: cuFile supports it", **evidence)
     if mode:
         fix = Fix("Mount it with data=ordered", "root", "unmounting it")
-        return trouble(context, f"{name}, {clip(mode)}: cuFile wants data=ordered", fix, **evidence)
+        return trouble(context, f"{name}, {clip(mode)}: cuFile requires data=ordered", fix, **evidence)
     point, message = str(evidence["point"]), f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
     source, where, price = quoted(evidence["source"]), quoted(point), "unmounting it, but no reboot"
     mounted = f"mount -o data=ordered {source}"
-    lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# for good: /etc/fstab")
+    lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# permanently: /etc/fstab")
     does = f"Mount {clip(point)} with data=ordered"
     if context.container or evidence["bind"]:
         does = f"Mount {source} with data=ordered{', on the host' * bool(context.container)}"
-        lines = (f"# where it is mounted: umount, then {mounted} (for good: /etc/fstab)",)
+        lines = (f"# where it is mounted: umount, then {mounted} (permanently: /etc/fstab)",)
     elif point == "/":
         grub = "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg"
         lines, price = ("# in /etc/default/grub, GRUB_CMDLINE_LINUX: rootflags=data=ordered", grub, REBOOT), "a reboot"
@@ -99,9 +99,9 @@ def direct_io(context: Context) -> Finding:
     trial = context.file
     evidence: dict[str, Any] = {"works": trial.direct, "error": trial.direct_error, "file": trial.file}
     if trial.direct is None:
-        return unknown("direct I/O was not tried: there is no file here, and none can be made", **evidence)
+        return unknown("direct I/O was not tried: there is no file here, and none can be created", **evidence)
     if not trial.direct:
-        fix = "Use ext4 or XFS with blocks of 4096 bytes: reads through the page cache are slower when it is cold"
+        fix = "Use ext4 or XFS with blocks of 4096 bytes, since cold reads through the page cache are slower"
         return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix, **evidence)
     return ok("direct I/O works", **evidence)
 
@@ -113,19 +113,19 @@ def drives(context: Context) -> Finding:
     said = ("name", "kind", "detail", "transport", "pci")
     evidence: dict[str, Any] = {"stack": [{name: getattr(block, name) for name in said} for block in stack]}
     if not stack:
-        return info("no drive can be seen below the file system", **evidence)
+        return info("no drive is visible below the file system", **evidence)
     message = clip(" over ".join(names), 400)
     between = [block for block in stack if block.kind in ("md", "dm", "loop")]
     if any((block.kind, block.detail) != ("md", "raid0") for block in between):
         fix = Fix("Put the data on a plain NVMe drive, or on md raid0 with nvidia-fs")
-        return trouble(context, f"{message}: layers that cuFile may not read through", fix, **evidence)
+        return trouble(context, f"{message}: cuFile may not read through these layers", fix, **evidence)
     if any(block.kind != "nvme" for block in context.place.drives):
-        return info(f"{message}: not NVMe, so DMA from the drive to the GPU is not to be had", **evidence)
+        return info(f"{message}: not NVMe, so DMA from the drive to the GPU is not possible", **evidence)
     return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
 
 
 def facts(context: Context) -> Finding:
-    """The drives' own figures, which explain their rates, and their links, which may be narrower than they could be."""
+    """Facts about the drives that explain their throughput, and PCIe links with fewer lanes than possible."""
     tree, said, narrow = context.system.tree, [], []
     for block in context.place.drives:
         queue = f"{block.path.rpartition('/')[0] if block.partition else block.path}/queue"
@@ -146,8 +146,8 @@ def facts(context: Context) -> Finding:
         if width.isdecimal() and most.isdecimal() and int(width) < int(most):
             narrow.append(f"{block.name} has {clip(width)} of {clip(most)} lanes")
     if narrow:
-        return warning(f"{', '.join(narrow)}: it reads slower than it could", "Look at its slot, and seat it again")
-    return ok("; ".join(said)) if said else info("nothing more is known of the drives")
+        return warning(f"{', '.join(narrow)}, so it reads slower", "Check the slot of the drive, and reseat it")
+    return ok("; ".join(said)) if said else info("no more facts about the drives are visible")
 
 
 _SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
@@ -158,14 +158,14 @@ def extents(context: Context) -> Finding:
     trial = context.file
     evidence: dict[str, Any] = {"holes_bytes": trial.holes, "unwritten_bytes": trial.unwritten, "file": trial.file}
     if trial.holes is None or trial.unwritten is None:
-        return info("the extents of a file were not looked at", **evidence)
+        return info("the extents of a file cannot be read", **evidence)
     if not trial.holes and not trial.unwritten:
         return ok("a file here has neither holes nor unwritten extents", **evidence)
     name, parts = clip(trial.file), ((trial.holes, "holes"), (trial.unwritten, "unwritten extents"))
     found = " and ".join(f"{format_bytes(nbytes)} of {word}" for nbytes, word in parts if nbytes)
     files = f"{quoted(os.path.dirname(trial.file))}/*.safetensors"
     line = f'for file in {files}; do cp --sparse=never "$file" "$file.new" && mv "$file.new" "$file"; done'
-    fix = Fix("Write the files again in full, as `gdsload convert` does", commands=(line,))
+    fix = Fix("Rewrite the files without holes", commands=(line,))
     return trouble(context, f"{name} has {found}, which cuFile reads through the CPU", fix, **evidence)
 
 

@@ -1,6 +1,6 @@
-"""The machine as the checks see it: a file tree whose root can be exchanged, and the few calls besides reading files.
+"""The machine as the checks see it: a file tree whose root can be replaced, and a few calls besides reading files.
 
-Every call has a time limit, or is made in a thread that is waited for up to a limit.
+Every call has a time limit, or runs in a thread with a time limit.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _try_gpu(file: str, device: str, timeout_s: float) -> GpuTrial:
     if answer := answer_of(ran):
         return GpuTrial(**answer)
     if ran.timed_out:
-        return GpuTrial(status="timeout", error=f"torch and CUDA gave no answer within {timeout_s:g} s")
+        return GpuTrial(status="timeout", error=f"torch and CUDA did not answer within {timeout_s:g} s")
     last = ran.errors.strip().rpartition("\n")[2]
-    return GpuTrial(status="crashed", error=f"the process that asked ended with {ran.code}: {last}"[:300])
+    return GpuTrial(status="crashed", error=f"the process that tried the GPU ended with {ran.code}: {last}"[:300])
 
 
 def _distributions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The trials: answers of the process that asks torch about the GPU, and reads of a file at the path, or of one made."""
+"""The trials: the GPU as a separate process describes it, and a direct read of a file at the path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ALIGNED_BYTES = 4096
-"""As fields in shards are aligned."""
+"""The alignment of fields in shards."""
 _FS_IOC_FIEMAP = 0xC020660B
 _MAP, _EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQI3I")
 _SYNC, _UNWRITTEN, _EXTENTS = 1, 0x800, 1024
@@ -34,18 +34,18 @@ class GpuTrial:
         name: the device's name.
         address: its PCI address, such as ``0000:3b:00.0``, or empty.
         total_bytes: its memory.
-        error: why it cannot be used, or empty.
-        registered: whether a page of a file, mapped read-only, could be registered with CUDA; None if not tried.
-        register_error: CUDA's error, where it could not.
-        mapped_rate: bytes a second at which the GPU copies pages of a file; 0 if that was not measured.
-        pinned_rate: the same of pinned memory.
-        coherent: whether its memory and the CPU's are coherent.
-        slow: whether they are, and the first rate is too low for `mapped` to be of use.
-        bar1_bytes: the size of BAR1 by NVML; 0 if it is not known.
-        bar1_free: what is free of it.
-        mig: whether MIG is switched on.
+        error: the reason why it cannot be used, or empty.
+        registered: whether a page of a file, mapped read-only, can be registered with CUDA; None if not tried.
+        register_error: CUDA's error if it cannot.
+        mapped_rate: bytes per second of the GPU's copies from pages of a file; 0 if not measured.
+        pinned_rate: the same from pinned memory.
+        coherent: whether CPU and GPU have coherent memory.
+        slow: whether they have, and `mapped_rate` is too low for the `mapped` backend.
+        bar1_bytes: the size of BAR1 by NVML; 0 if unknown.
+        bar1_free: the free part of it.
+        mig: whether MIG is on.
         virtual: whether it is a vGPU.
-        status: ``ok``, ``timeout``, ``crashed`` or ``skipped``: how the process that asked ended.
+        status: the end of the process that tried it: ``ok``, ``timeout``, ``crashed`` or ``skipped``.
     """
 
     kind: str = ""
@@ -73,9 +73,9 @@ class FileTrial:
     Attributes:
         file: the file; empty if there was none.
         direct: whether an O_DIRECT read of aligned bytes worked; None if it was not tried.
-        direct_error: why it did not.
-        holes: its bytes that no extent has; None where the file system does not say.
-        unwritten: its bytes in extents that were never written, likewise.
+        direct_error: the error if it did not.
+        holes: bytes of the file without an extent; None if the file system does not report extents.
+        unwritten: bytes of the file in unwritten extents; None likewise.
     """
 
     file: str = ""
@@ -86,7 +86,7 @@ class FileTrial:
 
 
 def try_file(file: str) -> FileTrial:
-    """Read a file with O_DIRECT, and ask for its extents; may wait as long as the file system does."""
+    """Read a file with O_DIRECT, and get its extents. May block as long as the file system does."""
     with mmap.mmap(-1, _ALIGNED_BYTES) as memory, memoryview(memory) as view:
         step = "open"
         try:
@@ -102,7 +102,7 @@ def try_file(file: str) -> FileTrial:
 
 
 def _extents(fd: int) -> tuple[int | None, int | None]:
-    """Bytes of a file in holes, and in extents that were never written (linux/fiemap.h)."""
+    """Bytes of a file in holes, and in unwritten extents (linux/fiemap.h)."""
     size, there, unwritten, start = os.fstat(fd).st_size, 0, 0, 0
     try:
         while start < size:

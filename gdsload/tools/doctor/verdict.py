@@ -1,6 +1,6 @@
-"""The ways to DMA and the choice of the backend, from the findings: pure functions.
+"""The ways to DMA and the choice of the backend, derived from the findings.
 
-There are two ways: Linux' own P2PDMA, which takes no kernel module, and nvidia-fs. Some steps are the same for both.
+There are two ways: Linux's own P2PDMA, which needs no kernel module, and nvidia-fs. Some steps are the same for both.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CONDITIONS: dict[WayName, tuple[str, ...]] = {
     ),
     "nvidia-fs": ("cufile.nvfs-driver", "cufile.nvfs-nvme", "cufile.nvidia-fs", "cufile.nvfs-bugs"),
 }
-"""The conditions of each way: checks whose evidence has ``fulfilled`` where they apply."""
+"""The requirements of each way: checks whose evidence has ``fulfilled`` if they apply."""
 _NOKASLR = Fix("Boot with the kernel parameter nokaslr: P2PDMA can fail without it on x86-64", "root", "a reboot")
-_LOG = Fix("Read cuFile's own log, which --json has with cufile.probe")
+_LOG = Fix("Read cuFile's own log in the evidence of cufile.probe (--json)")
 TITLES = {"p2pdma": "P2PDMA, no kernel module", "nvidia-fs": "nvidia-fs, a kernel module"}
-"""Each way in a few words."""
+"""A short title of each way."""
 _NEEDED = ("gpu.", "packages.", "storage.path")
 """Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 _CAUSES = ("cufile.nvfs-bugs", "cufile.udev", "storage.filesystem")
 
 
 def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
-    """The ways to DMA; none without a GPU of CUDA's."""
+    """The ways to DMA; none without a CUDA GPU."""
     known = {finding.check: finding for finding in findings}
     if "gpu.device" not in known or known["gpu.device"].evidence.get("kind") != "cuda":
         return ()
@@ -44,7 +44,7 @@ def find_ways(findings: Iterable[Finding]) -> tuple[Way, ...]:
 
 
 def nearest_first(ways: Iterable[Way]) -> list[Way]:
-    """The ways, the one with the fewest obstacles and steps first."""
+    """Sort the ways: the one with the fewest obstacles and steps comes first."""
     return sorted(ways, key=lambda way: (len(way.obstacles), len(way.steps)))
 
 
@@ -62,9 +62,9 @@ def _way(name: WayName, known: dict[str, Finding], common: list[Finding]) -> Way
 
 
 def script(ways: Iterable[Way], others: Iterable[Finding] = ()) -> list[str]:
-    """A shell script: the remedies of other findings, then the steps of the nearest way; the other way's are comments.
+    """A shell script with the remedies of other findings and the steps of the nearest way; the other way is a comment.
 
-    A command of several steps, such as a reboot, stands at the last of them.
+    A command that several steps need, such as a reboot, appears only in the last of them.
     """
     parts = [[line for one in others if one.fix.commands for line in _lines("besides", one.fix)]]
     for place, way in enumerate(nearest_first(ways)):
@@ -82,10 +82,10 @@ def _lines(title: str, fix: Fix) -> list[str]:
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
-    """The backend that data at the path get, by the findings alone.
+    """Choose the backend from the findings.
 
-    - ``host``: torch has no accelerator to use, or one that is no GPU of CUDA's or ROCm's, or the CPU was asked for.
-    - ``gds``: cuFile's counters moved under nvidia-fs or P2PDMA, and what gdsload's backend needs can be imported.
+    - ``host``: torch finds no accelerator, or one without CUDA or ROCm, or the user chose the CPU.
+    - ``gds``: cuFile's counters moved under nvidia-fs or P2PDMA, and cuda-bindings can be imported.
     - ``mapped``: pages of files can be registered with CUDA, the GPU reads them as fast as other memory, and the data
       fit into memory (or their size is not known).
     - ``bounce``: otherwise.
@@ -106,48 +106,48 @@ def _evidence(known: dict[str, Finding], check: str) -> dict[str, Any]:
 def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
     device = _evidence(known, "gpu.device")
     if device.get("usable") is not True:
-        return "host", known["gpu.device"].message if "gpu.device" in known else "nothing is known of a GPU"
+        return "host", known["gpu.device"].message if "gpu.device" in known else "the GPU was not checked"
     if device.get("kind") == "hip":
-        return "bounce", "the GPU is AMD's, which has neither cuFile nor pages of files that it can read"
+        return "bounce", "through pinned memory; AMD GPUs have neither cuFile nor registered pages of files"
     if device.get("kind") != "cuda":
-        return "host", f"the accelerator is {device.get('kind')}, to which torch copies batches"
+        return "host", f"the accelerator is {device.get('kind')}, and torch copies the batches to it"
     probe, mapping = _evidence(known, "cufile.probe"), _evidence(known, "gpu.mapping")
     if probe.get("proven") is True:
         if _evidence(known, "packages.cuda-bindings").get("works") is True:
-            return "gds", f"a trial read went from drive to GPU by DMA ({probe.get('path')}, by cuFile's counters)"
-        return "bounce", "through pinned memory, because cuda-bindings, which the gds backend needs, cannot be imported"
+            return "gds", f"a trial read used DMA from the drive to the GPU ({probe.get('path')} by cuFile's counters)"
+        return "bounce", "through pinned memory; the gds backend needs cuda-bindings, which cannot be imported"
     if mapping.get("registered") is not True:
         return "bounce", "through pinned memory; pages of files cannot be registered with CUDA"
     if mapping.get("slow") is True:
         return "bounce", "through pinned memory; this GPU reads pages of files too slowly"
     if _evidence(known, "memory.page-cache").get("fits") is False:
-        return "bounce", "through pinned memory; the data do not fit into memory, and only resident shards get mapped"
-    return "mapped", "the GPU reads resident shards from the page cache; until they are resident, bounce reads them"
+        return "bounce", "through pinned memory; the data do not fit into the page cache, which mapped needs"
+    return "mapped", "the GPU reads shards from the page cache; bounce reads those that are not in it yet"
 
 
 def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
-    """Why there is no DMA: a cause that is known, or else what cuFile did, and the first thing that the way lacks."""
+    """The reason why there is no DMA: a known cause, or the result of the trial read and the first missing step."""
     causes = [one.message for name in _CAUSES if (one := known.get(name)) and one.bad]
-    asked = [known["cufile.probe"].message if "cufile.probe" in known else "cuFile was not asked"]
+    asked = [known["cufile.probe"].message if "cufile.probe" in known else "no trial read with cuFile was made"]
     lacks = [step.message for way in nearest_first(ways)[:1] for step in way.steps if step.check != "cufile.probe"]
     return causes[0] if causes else "; ".join(asked + lacks[:1])
 
 
 def _worth(known: dict[str, Finding]) -> str:
-    """The worth of DMA as far as it is known without measuring it."""
+    """Whether DMA is worth it, as far as known without a measurement."""
     made = "" if _evidence(known, "storage.path").get("shards", 1) else "--make 8GiB "
     measure = f"`gdsload bench {made}PATH` measures it in two minutes"
     if _evidence(known, "storage.filesystem").get("in_memory"):
         return "no: the data are in memory already"
     if _evidence(known, "gpu.mapping").get("coherent"):
-        return f"hardly: the memories of CPU and GPU are coherent here, and a copy costs little; {measure}"
+        return f"hardly: CPU and GPU have coherent memory, so a copy costs little; {measure}"
     if _evidence(known, "memory.page-cache").get("fits"):
-        return f"for first epochs alone: the data fit into memory, from which later ones are read; {measure}"
-    return f"not known before it is measured: {measure}"
+        return f"only for first epochs: the data fit into memory, and later epochs read them from there; {measure}"
+    return f"not known without a measurement: {measure}"
 
 
 def _improvements(known: dict[str, Finding], backend: str, ways: Sequence[Way]) -> list[str]:
-    """Remedies, those for errors first; for the CPU only the obstacles to a GPU, else not those of the longer way."""
+    """The remedies, errors first. On the CPU only those for a GPU; otherwise all except those of the longer way."""
     order = {"error": 0, "warning": 1}
     longer = {check for way in nearest_first(ways)[1:] for check in CONDITIONS[way.name]}
     bad = [finding for finding in known.values() if finding.bad and finding.fix and finding.check not in longer]

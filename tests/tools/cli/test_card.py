@@ -83,10 +83,10 @@ def dataset(tmp_path):
 def test_the_page_holds_everything_and_nothing_of_a_dataset_is_markup(dataset, page):
     found = page(dataset)
     for said in (
-        "40 samples", f"digest: {gdsload.ShardDataset(dataset).digest}", "Values are those of all 40 samples.",
+        "40 samples", f"digest: {gdsload.ShardDataset(dataset).digest}", "Values are from all 40 samples.",
         "uint8 [16, 20, 3]", "mean 19.82, 1 NaN of 40 values", "1 to 40 rows, median 20, 99 % up to 40",
         "3 classes; imbalance 3 : 1 (30 samples in the largest, 10 in the smallest); 1 without samples: <script>",
-        "Shown are 24 samples, drawn at random.", "DataLoader(",
+        "Of 24 random samples.", "DataLoader(",
     ):  # fmt: skip
         assert said in found.text
     assert found.text.count(HOSTILE.replace("\x1b", " ")) > 5
@@ -124,7 +124,7 @@ def test_without_pillow_there_are_no_pictures(dataset, page, monkeypatch):
 def test_a_file_is_replaced_only_if_that_is_asked_for(dataset, tmp_path, cli):
     (tmp_path / "there.html").write_text("mine")
     said = cli("inspect", dataset, "--html", tmp_path / "there.html", code=2).err
-    assert said.endswith("there.html: there is a file already\nhint: Pass another --html, or --overwrite.\n")
+    assert said.endswith("there.html: the file already exists\nhint: Pass another --html, or --overwrite.\n")
     assert "the page cannot be written" in cli("inspect", dataset, "--html", tmp_path / "no" / "card.html", code=1).err
 
 

@@ -178,7 +178,7 @@ def test_anything_that_json_can_hold_is_shown(tmp_path, cli):
 
 def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, cli):
     out = tmp_path / "sheet.png"
-    assert "4 pictures, drawn at random" in cli("inspect", named, "--image", "photo", "--out", out).out
+    assert "4 images, random samples" in cli("inspect", named, "--image", "photo", "--out", out).out
     assert {(number * 60, 255, 0) for number in range(4)} <= colours(out)
 
 

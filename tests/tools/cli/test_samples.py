@@ -81,7 +81,7 @@ def test_a_sheet(dataset, tmp_path, cli, field, size, mode):
     pillow = pytest.importorskip("PIL.Image")
     out = tmp_path / "sheet.png"
     said = cli("inspect", dataset, "--image", field, "--out", out, "--count", "3", "--sample", "1").out
-    assert "3 pictures, samples 1 to 3" in said
+    assert "3 images, samples 1 to 3" in said
     with pillow.open(out) as sheet:
         found = np.asarray(sheet)
     opened = gdsload.ShardDataset(dataset)
@@ -109,13 +109,13 @@ def test_which_samples_a_sheet_shows(tmp_path, cli):
     assert dataset.column("y")[pick_samples(dataset, "class", 17)].tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert dataset.column("y")[pick_samples(dataset, "class", 2)].tolist() == [0, 1]
     asked = ["inspect", tmp_path / "d", "--image", "x", "--out", tmp_path / "s.png", "--overwrite"]
-    assert "16 pictures, drawn at random\n" in cli(*asked).out
-    assert "15 pictures, drawn at random of each class\n" in cli(*asked, "--pick", "class").out
+    assert "16 images, random samples\n" in cli(*asked).out
+    assert "15 images, random samples of each class\n" in cli(*asked, "--pick", "class").out
 
 
 def test_without_classes_there_is_none_of_each(dataset, cli):
     said = cli("inspect", dataset, "--image", "chw", "--pick", "class", code=2).err
-    assert "there is no field of classes" in said
+    assert "no field has class numbers" in said
 
 
 def test_pictures_of_other_element_types():
@@ -137,8 +137,8 @@ def test_pictures_of_other_element_types():
         (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
         (["--image", "text"], "no image"),
         (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
-        (["--image", "chw", "--count", "0"], "no picture to show"),
-        (["--image", "ragged", "--count", "1", "--pick", "first"], "no picture to show"),
+        (["--image", "chw", "--count", "0"], "no image to show"),
+        (["--image", "ragged", "--count", "1", "--pick", "first"], "no image to show"),
     ],
 )
 def test_what_cannot_be_shown(dataset, cli, arguments, message):
@@ -149,11 +149,11 @@ def test_a_sheet_is_what_its_name_says_and_replaces_nothing_unasked(dataset, tmp
     pillow = pytest.importorskip("PIL.Image")
     asked = ["inspect", str(dataset), "--image", "chw", "--count", "1", "--out"]
     for name, form in (("a.jpg", "JPEG"), ("a.PNG", "PNG"), ("a.webp", "WEBP")):
-        assert "1 picture, " in cli(*asked, tmp_path / name).out
+        assert "1 image, " in cli(*asked, tmp_path / name).out
         with pillow.open(tmp_path / name) as sheet:
             assert sheet.format == form
     said = cli(*asked, tmp_path / "a.jpg", code=2).err
-    assert said.endswith("a.jpg: there is a file already\nhint: Pass another --out, or --overwrite.\n")
+    assert said.endswith("a.jpg: the file already exists\nhint: Pass another --out, or --overwrite.\n")
     cli(*asked, tmp_path / "a.jpg", "--overwrite")
     assert "cannot be written" in cli(*asked, "/no/such/folder.png", code=1).err
 

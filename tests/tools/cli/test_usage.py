@@ -93,7 +93,7 @@ def test_every_option_says_what_it_does_and_its_default(command):
     [
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
-        (["convert", "a", "b", "--kind", "image"], "error: --kind: there is no 'image'. Did you mean 'images'?"),
+        (["convert", "a", "b", "--kind", "image"], "error: --kind: invalid value 'image'. Did you mean 'images'?"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
         (["convert", "a", "b", "--types", "zip:str"], "error: --types: 'zip:str' is not NAME=VALUE,...\n"),
         (["convert", "a", "b", "--types", "zip=str,id"], "error: --types: 'zip=str,id' is not NAME=VALUE,...\n"),

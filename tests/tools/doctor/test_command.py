@@ -109,7 +109,7 @@ def test_the_script_is_one_that_a_shell_takes(nvfs: Made):
     lines = [line for line in script.splitlines() if line and not line.startswith("#")]
     assert lines[:2] == ["sudo umount /data", "sudo mount -o data=ordered /dev/nvme0n1p1 /data"]
     assert lines.count("sudo reboot") == 1
-    assert render_script(nvfs.diagnose(device="cpu")) == "# nothing is to be done"
+    assert render_script(nvfs.diagnose(device="cpu")) == "# nothing to do"
 
 
 def test_this_machine_whatever_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -138,4 +138,4 @@ def test_what_could_not_be_looked_at_is_said_of_its_way(p2p: Made):
     p2p.remove("/proc/kallsyms")
     way = p2p.diagnose().ways[0]
     assert (way.holds, way.unclear) == (7, ("the kernel's symbols cannot be read",))
-    assert "not known: the kernel's symbols cannot be read" in " ".join(render_text(p2p.diagnose()).split())
+    assert "unknown: the kernel's symbols cannot be read" in " ".join(render_text(p2p.diagnose()).split())

@@ -71,7 +71,7 @@ def test_where_the_folder_lies_does_not_matter(two: Made):
     [
         (
             lambda two: two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("xfs", "zfs")),
-            "storage.filesystem", "zfs on /far: no file system that cuFile reads by DMA",
+            "storage.filesystem", "zfs on /far: cuFile cannot read this file system by DMA",
         ),
         (lambda two: two.remove("/run/udev/data/b259:9"), "cufile.udev", "/run/udev/data/b259:9 is missing"),
     ],
@@ -95,7 +95,7 @@ def test_conditions_of_p2pdma_are_those_of_all_drives(two: Made):
     two.mounts(ROOT_MOUNT, DATA_MOUNT, FAR_MOUNT.replace("259:9", "9:0").replace("nvme1n1", "md0"))
     found = of(two)
     assert found["cufile.p2p-drive"].severity == "warning"
-    assert "/far: md0 is md raid0, which P2PDMA cannot do" in found["cufile.p2p-drive"].message
+    assert "/far: md0 is md raid0, which P2PDMA does not support" in found["cufile.p2p-drive"].message
 
 
 def test_cufile_is_asked_with_a_file_of_each_mount_and_the_worst_answer_counts(two: Made):
@@ -120,5 +120,5 @@ def test_shards_whose_drive_is_not_mounted(two: Made):
     (two.root / "far/set.gdsload-0123456789ab").rename(two.root / "away")
     finding = of(two)["storage.path"]
     assert (finding.severity, finding.evidence["lost"]) == ("error", 2)
-    assert "links of 2 shards lead to where there is nothing" in finding.message
+    assert "links of 2 shards are broken" in finding.message
     assert "Mount their drives" in finding.remedy

@@ -65,7 +65,7 @@ def test_loaders_try_nothing_either(nvfs: Made, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(asking, "Tree", lambda: nvfs.system().tree)
     found = ask_cufile("/data/x", command=lambda *_: pytest.fail("a process was started"))
     assert found.status == "skipped"
-    assert "Build nvidia-fs again" in found.reason
+    assert "Rebuild nvidia-fs" in found.reason
     assert ask_cufile("/data/x", command=lambda *_: ["false"], despite_bugs=True).status == "garbage"
 
 
@@ -80,7 +80,7 @@ def test_loaders_try_nothing_either(nvfs: Made, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_the_variable_that_older_versions_read(nvfs: Made, version: str, severity: str, read: bool | None):
-    assert nvfs.findings()["cufile.variables"].message == "no variable of cuFile's is set"
+    assert nvfs.findings()["cufile.variables"].message == "no environment variable of cuFile is set"
     nvfs.environ |= {"CUFILE_ALLOW_COMPAT_MODE": "false", "CUFILE_NVTX": "1"}
     nvfs.probe = dataclasses.replace(nvfs.probe, version=version)
     finding = nvfs.findings()["cufile.variables"]

@@ -39,7 +39,7 @@ POSIX = {"proven": False, "path": "cufile-posix"}
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": False}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": None}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": False}}, "bounce", "do not fit"),
-        ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "resident"),
+        ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "page cache"),
         ({"cufile__probe": POSIX, "packages__cuda_bindings": {"works": False}}, "mapped", "from the page cache"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"slow": True}}, "bounce", "too slowly"),
     ],
@@ -91,8 +91,8 @@ def test_improvements_are_the_remedies_of_what_is_wrong_errors_first():
 @pytest.mark.parametrize(
     ("changes", "worth"),
     [
-        ({}, "for first epochs alone"),
-        ({"memory__page_cache": {"fits": False}}, "not known before it is measured"),
+        ({}, "only for first epochs"),
+        ({"memory__page_cache": {"fits": False}}, "not known without a measurement"),
         ({"storage__filesystem": {"in_memory": True}}, "no: the data are in memory"),
         ({"gpu__mapping": {"coherent": True}}, "hardly"),
         ({"gpu__device": {"usable": False}}, ""),
