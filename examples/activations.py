@@ -74,4 +74,4 @@ def main(path: str, rows: int = 65_536, features: int = 4096, epochs: int = 4) -
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], *map(int, sys.argv[2:])) if sys.argv[1:] else sys.exit(__doc__)

@@ -74,5 +74,7 @@ def main(digits: str, out: str, epochs: int = 60) -> tuple[Tensor, Tensor]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     for image in main(*sys.argv[1:])[0][:10].reshape(-1, 8, 8):
         print("\n".join("".join(" .:*#"[int(one)] for one in row) for row in (image * 4).clamp(0, 4)), end="\n\n")

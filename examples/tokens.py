@@ -37,6 +37,7 @@ class Model(nn.Module):
 def main(path: str, steps: int = 1000) -> float:
     """Bits a byte over the last tenth of the steps."""
     folder, text = Path(path), "\n".join(topics.values()).encode()
+    folder.mkdir(parents=True, exist_ok=True)
     np.frombuffer(text, np.uint8).tofile(folder / "text.bin")
     gdsload.convert(folder / "text.bin", folder / "tokens", dtype="uint8", workers=1)
     windows = gdsload.Windows(folder / "tokens", LENGTH + 1)  # one begins at every byte, and nothing is copied on disk
@@ -57,4 +58,4 @@ def main(path: str, steps: int = 1000) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], *map(int, sys.argv[2:])) if sys.argv[1:] else sys.exit(__doc__)

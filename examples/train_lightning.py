@@ -37,4 +37,4 @@ def main(path: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:]) if sys.argv[1:] else sys.exit(__doc__)

@@ -281,7 +281,7 @@ class DiskFullError(WriteError):
 
 
 class BackendUnavailableError(GdsloadError, RuntimeError):
-    """A backend asked for by name cannot be used here; it is never replaced in silence."""
+    """A backend asked for by name cannot be used here: it is never replaced in silence. Or no thread starts."""
 
 
 class StateError(GdsloadError, ValueError):

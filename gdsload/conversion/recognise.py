@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -186,7 +187,7 @@ def recognise(path: str) -> str:
     elif not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
-        remedy = _BRACES if any(sign in path for sign in "*?[") else "Pass the path of what is to be converted."
+        remedy = _BRACES if any(sign in path for sign in "*?[") else _beside(path)
         raise DatasetNotFoundError("there is nothing", file=path, remedy=remedy)
     elif os.path.isdir(path):
         found = _by_folder(path)
@@ -200,6 +201,15 @@ def recognise(path: str) -> str:
     raise OptionError(
         f"the kind of {path!r} cannot be recognised: {what}", remedy=remedy if found else f"{remedy} {WAYS_OUT}"
     )
+
+
+def _beside(path: str) -> str:
+    """The remedy for a path where there is nothing: a similar name in its folder."""
+    folder, name = os.path.split(absolute(path).rstrip(os.sep))
+    with suppress(OSError):
+        if near := get_close_matches(name, islice(os.listdir(folder), _NAMES_LOOKED_AT), 1):
+            return f"In {folder} is {near[0]!r}."
+    return "Pass the path of what is to be converted."
 
 
 def _unknown(path: str) -> str:
@@ -262,12 +272,10 @@ def _by_folder(path: str) -> set[str]:
         return found | {"images"}  # either would leave the other out
     if found - {"csv"}:
         return found
-    if not found and any(map(_is_picture, names)):
-        return {"images"}
-    # Files in folders may be what a table beside those names, and then again it may be notes on them.
-    seen = list(names)
-    for depth in (1, 2):  # there may be folders of splits, with folders in them
-        inner = list(islice(_inner(path, depth), _LOOKED_AT))
+    # Pictures may be what a table beside them names, and then again it may be notes on them.
+    seen: list[str] = []
+    for depth in (0, 1, 2):  # there may be folders of splits, with folders in them
+        inner = list(islice(_inner(path, depth), _LOOKED_AT)) if depth else names
         if any(map(_is_picture, inner)):
             tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
             return found if any(map(_names_pictures, tables)) else found | {"images"}

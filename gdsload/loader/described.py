@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,13 @@ def dataset_html(dataset: ShardDataset) -> str:
     size, (_, *rows), more = _parts(dataset)
     head = "".join(f"<th {_LEFT}>{name}</th>" for name in HEADINGS[: len(rows[0])])
     cells = ("".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return (
-        f"<div><b>{escape(type(dataset).__name__)}</b> <code>{escape(dataset.path)}</code><br>{escape(size)}"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{''.join(more)}</div>"
-    )
+    title = f"<b>{escape(type(dataset).__name__)}</b> <code>{escape(dataset.path)}</code><br>{escape(size)}"
+    return _html(title, f"<thead><tr>{head}</tr></thead>", cells, "".join(more))
+
+
+def _html(title: str, head: str, rows: Iterable[str], foot: str = "") -> str:
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<div>{title}<table>{head}<tbody>{body}</tbody></table>{foot}</div>"
 
 
 def _parts(dataset: ShardDataset) -> tuple[str, list[tuple[str, ...]], list[str]]:
@@ -89,5 +91,5 @@ def entries_text(title: str, entries: Sequence[tuple[str, str]]) -> str:
 
 def entries_html(title: str, entries: Sequence[tuple[str, str]]) -> str:
     """The same for notebooks."""
-    rows = "".join(f"<tr><th {_LEFT}>{escape(name)}</th><td {_LEFT}>{escape(said)}</td></tr>" for name, said in entries)
-    return f"<div><b>{escape(title)}</b><table><tbody>{rows}</tbody></table></div>"
+    rows = (f"<th {_LEFT}>{escape(name)}</th><td {_LEFT}>{escape(said)}</td>" for name, said in entries)
+    return _html(f"<b>{escape(title)}</b>", "", rows)

@@ -75,11 +75,13 @@ def open_regular(path: str, *, follow_links: bool = True, flags: int = 0, folder
     return fd
 
 
-def _about_link(path: str) -> str:
+def _about_link(path: str) -> str | None:
     try:
         link_target(*os.path.split(path))
     except ReadError as error:
         return f"It is {error.message}. {error.remedy}"
+    except OSError:
+        return None  # it is no link
     return "It is a symbolic link, which must not be here."
 
 

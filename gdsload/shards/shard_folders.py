@@ -15,11 +15,11 @@ system: removing it leaves the shards.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from gdsload.errors import OptionError, ReadError, WriteError
 from gdsload.shards.status import is_absent, is_there
@@ -182,5 +182,8 @@ def _remove_shard_folder(folder: str, owner: str) -> None:
                 if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):
                     os.unlink(entry.path)
         os.unlink(mark)  # last: until then the owner is known
-    with suppress(OSError):
+    try:
         os.rmdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise  # and its links stay, by which it is found the next time

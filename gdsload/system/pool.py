@@ -19,12 +19,14 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from gdsload.errors import LoaderClosedError
+from gdsload.errors import BackendUnavailableError, LoaderClosedError
 
 T = TypeVar("T")
 Work = Callable[[], object]
 _LOOK_EVERY_S = 0.1
 """Seconds between two looks of a thread that waits for a future."""
+_START_S = 60.0
+"""For as long threads are waited for that the system has said to start: one without memory ends without a word."""
 _GRACE_S = 2.0
 """How long the program's end waits for threads after Ctrl-C. A healthy read ends well within it."""
 _TAKEN_DOWN_S = 5.0
@@ -205,11 +207,16 @@ class Pool:
             self._threads.append((thread, ended))
         over = SimpleQueue[BaseException | None]()
         _thread.start_new_thread(self._start_all, ([thread for thread, _ in self._threads], over))
-        error = over.get()
+        error: BaseException | None = MemoryError("a thread that starts ends at once")  # it could not say so
+        with suppress(Empty):
+            error = over.get(timeout=_START_S)
         if error is not None:  # the system has no further thread: those that there are do the work
             self._threads = [one for one in self._threads if one[0].ident is not None]
             if not self._threads:
-                raise error
+                if not isinstance(error, RuntimeError | MemoryError):
+                    raise error
+                remedy = "End other programs, or raise the limits of memory and of processes (ulimit -v, ulimit -u)."
+                raise BackendUnavailableError(f"no thread can be started: {error}", remedy=remedy) from error
         self._started = True
 
     def _start_all(self, threads: Sequence[threading.Thread], over: SimpleQueue[BaseException | None]) -> None:

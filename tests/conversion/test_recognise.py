@@ -121,6 +121,15 @@ def test_pictures_that_are_read_are_recognised(tmp_path, ending, place):
     assert recognise(str(tmp_path)) == "images"
 
 
+def test_pictures_beside_a_table_that_does_not_name_them(tmp_path):
+    (tmp_path / "1.jpg").touch()
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(OptionError, match="it could be any of csv, images"):
+        recognise(str(tmp_path))
+    (tmp_path / "t.csv").write_text("file,label\n1.jpg,2\n")
+    assert recognise(str(tmp_path)) == "csv"
+
+
 @pytest.mark.parametrize("folder", [".", "images", "train"])
 def test_pictures_with_texts_of_boxes_beside_them(tmp_path, folder):
     (tmp_path / folder).mkdir(exist_ok=True)
@@ -244,6 +253,12 @@ class TestSeveralPaths:
 
     def test_a_list_of_texts_is_a_dataset_of_them(self, tmp_path):
         assert gdsload.convert(["a cat", "a dog"], tmp_path / "out", workers=1).samples == 2
+
+    def test_a_similar_name_is_named(self, tmp_path):
+        (tmp_path / "pictures").mkdir()
+        for name, remedy in (("pictuers", "is 'pictures'"), ("zzz", "Pass the path of")):
+            with pytest.raises(gdsload.DatasetNotFoundError, match=f"{name}: there is nothing.*{remedy}"):
+                gdsload.convert(tmp_path / name, tmp_path / "out")
 
     def test_patterns_have_braces(self, tmp_path):
         (tmp_path / "1.csv").write_text("a\n1\n")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "injector.c"
+AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Memory that is freed goes back to the system, so that a limit is felt."""
 
 
 def build(folder: Path, compiler: str) -> Path:
@@ -24,16 +26,17 @@ def build(folder: Path, compiler: str) -> Path:
 
 def main() -> int:
     """Sweep, in a process that the injector is loaded into."""
-    from tests.faults.works import WORKS
+    from tests.faults.works import HUNGRY, WORKS
 
+    works = [*WORKS, *HUNGRY]
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("works", nargs="*", default=list(WORKS), metavar="WORK", help=f"of {', '.join(WORKS)}")
+    parser.add_argument("works", nargs="*", default=works, metavar="WORK", help=f"of {', '.join(works)}")
     parser.add_argument("--share", type=float, default=1.0, help="of all faults, chosen by the seed")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         if "injector.so" not in os.environ.get("LD_PRELOAD", ""):
-            preloaded = {**os.environ, "LD_PRELOAD": str(build(Path(folder), os.environ.get("CC", "cc")))}
+            preloaded = {**os.environ, "LD_PRELOAD": str(build(Path(folder), os.environ.get("CC", "cc"))), **AT_ONCE}
             return subprocess.run(
                 [sys.executable, "-m", "tests.faults", *sys.argv[1:]], env=preloaded, check=False
             ).returncode
@@ -41,7 +44,7 @@ def main() -> int:
 
         begun = time.monotonic()
         counts = sweep(Path(folder), chosen.works, chosen.share, chosen.seed)
-        print(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}))
+        sys.stdout.write(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}) + "\n")
         return min(counts["wrong"], 1)
 
 

@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import re
+import resource
 import shutil
 import sys
 import traceback
@@ -23,11 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdsload import GdsloadError
+from gdsload import BackendUnavailableError, BudgetError, GdsloadError
 from tests.faults.errnos import CALLS, ERRNOS
-from tests.faults.works import WORKS, Work
+from tests.faults.works import HUNGRY, WORKS, Work
 
 FOREVER = 2**31
+MEMORY = "memory"
 HUNG_S = 120
 
 
@@ -74,13 +76,27 @@ class Sweep:
             CALLS.index(fault.call), fault.code, fault.first, fault.last, os.fsencode(self.folder / "root")
         )
 
+    def begin(self, fault: Fault) -> None:
+        """Let a fault begin: for a call that is ``memory``, a limit `first` bytes above what is in use."""
+        if fault.call != MEMORY:
+            self.arm(fault)
+            return
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + fault.first, resource.RLIM_INFINITY))
+
+    def end(self) -> None:
+        """Let it end."""
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.injector.faults_disarm()
+
     def root(self, name: str) -> Path:
         """The folder of a work, as it is before."""
         root, kept = self.folder / "root", self.folder / f"kept-{name}"
         shutil.rmtree(root, ignore_errors=True)
         if not kept.exists():
             root.mkdir()
-            WORKS[name].prepare(root)
+            (WORKS | HUNGRY)[name].prepare(root)
             shutil.copytree(root, kept, symlinks=True)
         else:
             shutil.copytree(kept, root, symlinks=True)
@@ -88,7 +104,7 @@ class Sweep:
 
     def learn(self, name: str) -> None:
         """Do a work without faults, to know what is right."""
-        work, root = WORKS[name], self.root(name)
+        work, root = (WORKS | HUNGRY)[name], self.root(name)
         before = work.content(root) if work.content else None
         work.do(root, False)  # imports, and whatever is asked once
         root = self.root(name)
@@ -99,7 +115,7 @@ class Sweep:
         """How many calls of a kind a work makes."""
         root = self.root(name)
         self.arm(Fault(name, call, 0, FOREVER, FOREVER))
-        WORKS[name].do(root, False)
+        (WORKS | HUNGRY)[name].do(root, False)
         self.injector.faults_disarm()
         return int(self.injector.faults_calls())
 
@@ -107,6 +123,9 @@ class Sweep:
         """All faults of a work: the nth call fails, or it and all after it."""
         if name not in self.expected:
             self.learn(name)
+        if name in HUNGRY:
+            yield from (Fault(name, MEMORY, errno.ENOMEM, step, step) for step in range(0, 2**25, 2**17))
+            return
         for call in CALLS:
             for number in range(1, self.calls(name, call) + 1):
                 for code in ERRNOS[call]:
@@ -116,20 +135,20 @@ class Sweep:
 
     def trial(self, fault: Fault) -> Outcome:
         """One fault, and the work again without it."""
-        work, root, outcome = WORKS[fault.work], self.root(fault.work), Outcome()
+        work, root, outcome = (WORKS | HUNGRY)[fault.work], self.root(fault.work), Outcome()
         result, before, after, files = self.expected[fault.work]
         faulthandler.dump_traceback_later(HUNG_S, exit=True)
         descriptors = opened(root)
-        self.arm(fault)
+        self.begin(fault)
         try:
             if work.do(root, False) != result:
                 outcome.wrong.append("the result is wrong")
             failed = False
         except BaseException as error:
-            self.injector.faults_disarm()
+            self.end()
             outcome.error, failed = type(error).__name__, True
             outcome.wrong += faults_of(error, root)
-        self.injector.faults_disarm()
+        self.end()
         outcome.hits = int(self.injector.faults_hits())
         if left := opened(root) - descriptors:
             gc.collect()
@@ -167,7 +186,12 @@ def faults_of(error: BaseException, root: Path) -> list[str]:
         place = traceback.extract_tb(error.__traceback__)
         ours = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in place if "/gdsload/" in one.filename]
         return [f"raw {type(error).__name__}: {error} at {' < '.join(reversed(ours[-4:]))}"]
-    named = error.file or str(root) in str(error) or any(one in str(error) for one in names(root))
+    named = (
+        error.file
+        or isinstance(error, BudgetError | BackendUnavailableError)
+        or str(root) in str(error)
+        or any(one in str(error) for one in names(root))
+    )
     wrong = [] if named else [f"no file in {type(error).__name__}: {error.message}"]
     return wrong if error.remedy else [*wrong, f"no remedy in {type(error).__name__}: {error.message}"]
 
@@ -190,11 +214,16 @@ def opened(root: Path) -> set[str]:
 
 
 def tree(root: Path) -> list[str]:
-    """The names below a folder, random ones with their digits left out."""
+    """The names below a folder, random ones with their digits left out, but for the number of shards.
+
+    It goes by estimates, for which a file that cannot be read at first counts as one of unknown size.
+    """
     found = [
         os.path.relpath(os.path.join(at, one), root) for at, below, names in os.walk(root) for one in below + names
     ]
-    return sorted(re.sub(r"gdsload-[0-9a-f]{12}|dataset-[0-9a-f-]+", "TOKEN", one) for one in found)
+    return sorted(
+        re.sub(r"gdsload-[0-9a-f]{12}|dataset-[0-9a-f-]+", "TOKEN", one) for one in found if "out/shard-" not in one
+    )
 
 
 def sweep(folder: Path, names: list[str], share: float, seed: int, out: Any = sys.stdout) -> dict[str, int]:

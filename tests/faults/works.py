@@ -7,15 +7,18 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from gdsload import BlockShuffle, DataLoader, ShardDataset, convert
+from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter, convert
 from tests.shards.small_dataset import write_small
+
+
+BLOB = {"x": Field("int32", (2**14,))}
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,39 @@ def parquet(source: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"a": range(15), "b": [f"t{row}" for row in range(15)]}), source / "p.parquet")
 
 
+def blob(root: Path) -> None:
+    """Samples enough for memory to run out: 6 MB."""
+    with ShardWriter(root / "out", BLOB, shard_bytes=2**21) as writer:
+        writer.write_batch(blob_batch())
+
+
+@cache
+def blob_batch() -> dict[str, Any]:
+    return {"x": np.arange(96 * 2**14, dtype=np.int32).reshape(96, 2**14)}
+
+
+def write_blob(root: Path, again: bool) -> None:
+    with ShardWriter(root / "out", BLOB, shard_bytes=2**21, overwrite=again) as writer:
+        writer.write_batch(blob_batch())
+
+
+def blob_array(root: Path) -> None:
+    (root / "source").mkdir()
+    np.save(root / "source" / "x.npy", blob_batch()["x"])
+
+
+def load_blob(root: Path, again: bool) -> list[Any]:
+    with DataLoader(ShardDataset(root / "out"), 16, device="cpu", ranks=(0, 1), shuffle="full") as loader:
+        return [int(batch["x"].sum()) for batch in loader]
+
+
+def blob_sums(root: Path) -> list[Any] | None:
+    """As `content`, of the samples' sums."""
+    if not os.path.lexists(root / "out"):
+        return None
+    return [int(sample["x"].sum()) for sample in ShardDataset(root / "out").__getitems__(range(96))]
+
+
 def source(make: Callable[[Path], None], *more: Callable[[Path], None]) -> Callable[[Path], None]:
     def prepare(root: Path) -> None:
         make(root / "source")
@@ -134,3 +170,10 @@ WORKS = {
     "load by calls": Work(old, partial(load, shuffle=BlockShuffle(), mmap=False)),
     "verify": Work(old, verify),
 }
+HUNGRY = {
+    "write much": Work(lambda root: None, write_blob, blob_sums),
+    "convert much": Work(blob_array, convert_to, blob_sums),
+    "load much": Work(blob, load_blob),
+    "verify much": Work(blob, verify),
+}
+"""Works that memory is to run out for."""

@@ -11,6 +11,8 @@ from typing import Any
 from gdsload.system.probe.tree import Tree
 
 _CONFIG_LIMIT_BYTES = 2**20
+# An unclosed comment or string extends to the end: trying again from every quote in it would take for ever.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*|/\*(?:.*?\*/|.*)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,10 @@ def read_config(tree: Tree, environ: Mapping[str, str]) -> Config:
 
 def parse_config(text: str) -> tuple[dict[str, Any], str]:
     """Parse JSON with ``//`` and ``/* */`` comments: the values and "", or nothing and what is wrong."""
+    # Strings are matched first, so that a // inside one stays.
+    plain = _TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
-        values = json.loads(_without_comments(text))
+        values = json.loads(plain)
     except (ValueError, RecursionError) as error:
         return {}, str(error) or type(error).__name__
     return (values, "") if isinstance(values, dict) else ({}, "it is no JSON object")
-
-
-# An unclosed comment or string extends to the end: trying again from every quote in it would take for ever.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*|/\*(?:.*?\*/|.*)', re.DOTALL)
-
-
-def _without_comments(text: str) -> str:
-    # Strings are matched first, so that a // inside one stays.
-    return _TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)

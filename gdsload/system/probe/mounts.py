@@ -24,11 +24,9 @@ class Mount:
     """One line of the mount table.
 
     Attributes:
-        point: where it is mounted.
         root: which folder of the file system is mounted there; not ``/`` for a bind mount or a btrfs subvolume.
         number: ``major:minor`` of the device; the major number is 0 where there is no block device.
         kind: the file system, for instance ``ext4``.
-        source: what is mounted, for instance ``/dev/nvme0n1p1``.
         options: of the mount and of the superblock.
     """
 
@@ -57,7 +55,8 @@ def parse_mounts(text: str) -> list[Mount]:
             continue
         more = fields[dash + 3].split(",") if len(fields) > dash + 3 else []
         options = tuple(dict.fromkeys([*fields[5].split(","), *more]))
-        root, point, kind, source = map(_plain, (fields[3], fields[4], fields[dash + 1], fields[dash + 2]))
+        texts = (fields[3], fields[4], fields[dash + 1], fields[dash + 2])
+        root, point, kind, source = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), text) for text in texts)
         mounts.append(Mount(point, root, fields[2], kind, source, options))
     return mounts
 
@@ -68,15 +67,7 @@ def find_mount(mounts: Iterable[Mount], path: str, number: str | None = None) ->
     `number` is ``major:minor`` that stat gives for the path, if known. It decides between several mounts on top of each
     other; btrfs and overlay have their own numbers, so a missing match proves nothing.
     """
-    holding = [mount for mount in mounts if _holds(mount.point, path)]
+    holding = [mount for mount in mounts if f"{path}/".startswith(mount.point.rstrip("/") + "/")]
     matching = [mount for mount in holding if mount.number == number]
     # The longest mount point wins; of equal ones the last, which hides the others.
     return max(enumerate(matching or holding), key=lambda item: (len(item[1].point), item[0]), default=(0, None))[1]
-
-
-def _holds(point: str, path: str) -> bool:
-    return path == point or path.startswith(point.rstrip("/") + "/")
-
-
-def _plain(text: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)

@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gdsload.system.probe.known_bugs import known_bug
 from gdsload.system.probe.process import Ran, answer_of, module_command, module_environment, run_bounded
@@ -29,10 +30,7 @@ _OPTIONAL = "batch"
 
 _Drive = tuple[int | str, str]
 _known: dict[_Drive, CufileProbe] = {}
-
-
-def _child(file: str, device: str) -> list[str]:
-    return module_command("gdsload.system.probe.child", file, device)
+_child = partial(module_command, "gdsload.system.probe.child")
 
 
 def ask_cufile(

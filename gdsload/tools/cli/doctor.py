@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING
 
 from gdsload.system.paths import refuse_empty
@@ -21,10 +21,7 @@ from gdsload.tools.cli.usage import Commands, Parser, as_seconds
 if TYPE_CHECKING:
     from gdsload.tools.doctor import Finding, Report, Way
 
-_TITLES = {
-    "machine": "Machine", "gpu": "GPU", "cufile": "cuFile", "storage": "Storage", "topology": "Topology",
-    "memory": "Memory", "packages": "Packages",
-}  # fmt: skip
+_TITLES = {"gpu": "GPU", "cufile": "cuFile"}
 _MARKS = {"ok": "ok", "info": "·", "warning": "!", "error": "ERROR", "unknown": "?"}
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan"}
 _NAME_WIDTH = 16
@@ -242,8 +239,8 @@ def _numbered(steps: Sequence[Finding], start: int, letter: str, width: int) -> 
 
 def _groups(findings: Sequence[Finding], width: int, painted: Paint) -> list[str]:
     lines: list[str] = []
-    for group, title in _TITLES.items():
-        found = [finding for finding in findings if finding.check.partition(".")[0] == group]
+    for group, found in groupby(findings, lambda one: one.check.partition(".")[0]):
+        title = _TITLES.get(group, group.capitalize())
         lines += ["", painted(title, "bold"), *(line for one in found for line in _lines(one, width, painted))]
     return lines
 

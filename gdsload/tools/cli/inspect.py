@@ -110,7 +110,11 @@ def _show(found: Catalog, shards: int) -> None:
     say("")
     _print_table([HEADINGS[:3], *field_rows(found.schema, {})])
     say("")
-    _print_table([("drive", "shards", "size"), *map(_drive, _volumes(found.path))])
+    rows = [("drive", "shards", "size")]
+    for volume in _volumes(found.path):
+        device = f" ({volume.device})" if volume.device else ""
+        rows.append((f"{volume.point}{device}", str(volume.shards), format_bytes(volume.nbytes)))
+    _print_table(rows)
     say("")
     rows = [("shard", "samples", "size")]
     rows += [
@@ -196,11 +200,6 @@ def _volumes(path: str) -> tuple[Volume, ...]:
     from gdsload.tools.doctor.system import System
 
     return locate(System(), path).volumes
-
-
-def _drive(volume: Volume) -> tuple[str, str, str]:
-    device = f" ({plain(volume.device)})" if volume.device else ""
-    return f"{plain(volume.point)}{device}", str(volume.shards), format_bytes(volume.nbytes)
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -6,7 +6,6 @@ import argparse
 import inspect
 import json
 import re
-import sys
 import textwrap
 import types
 import typing
@@ -17,8 +16,8 @@ from typing import Any
 
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
-from gdsload.tools.cli.terminal import paint, say, wrapped
-from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant
+from gdsload.tools.cli.terminal import wrapped
+from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant, say_help
 
 _PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
@@ -53,7 +52,9 @@ def _from_text(text: str, annotation: Any = Any) -> Any:
     """A value as JSON writes it, or else the text; where lists or mappings are wanted, `a,b` and `a=int,b=str`, too."""
     with suppress(ValueError):
         found = json.loads(text)
-        if isinstance(found, str | list | dict) or not _is_of_words(annotation):
+        # An option that is a text, or several, is no number: ``--prefix 1``.
+        of_words = all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
+        if isinstance(found, str | list | dict) or not of_words:
             return found
     words = [word for word in text.split(",") if word]
     if _takes(annotation, Mapping) and "=" in text and all("=" in word for word in words):
@@ -72,11 +73,6 @@ def as_pairs(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...")
     return found
-
-
-def _is_of_words(annotation: Any) -> bool:
-    """Return whether an option is a text or several: ``--prefix 1`` is no number."""
-    return all(one in (str, type(None)) or _takes(one, Sequence) for one in _choices(annotation))
 
 
 def _of_texts(annotation: Any) -> bool:
@@ -110,22 +106,17 @@ class HelpSource(argparse.Action):
         """Print it, and end."""
         if values is not None and values not in KINDS:
             parser.error(f"there is no kind {values!r}. {meant(values, KINDS)}There are {', '.join(KINDS)}")
-        for line in _kinds() if values is None else _described(values):
-            heading = line.endswith(":") and not line.startswith(" ")
-            say(paint(line, "bold", sys.stdout) if heading else line)
+        say_help(_kinds() if values is None else _described(values))
         parser.exit()
 
 
 def _kinds() -> Iterator[str]:
     yield "kinds:"
     for kind in KINDS:
-        yield from entry(kind, _summary(kind), 15)
+        said = (inspect.getdoc(source_class("", kind)[1]) or kind).partition("\n")[0]
+        yield from entry(kind, said.replace("`", ""), 15)
     yield ""
     yield "`gdsload convert --help-source KIND` has the options of a kind."
-
-
-def _summary(kind: str) -> str:
-    return (inspect.getdoc(source_class("", kind)[1]) or kind).partition("\n")[0].replace("`", "")
 
 
 def _described(kind: str) -> Iterator[str]:
@@ -141,7 +132,8 @@ def _described(kind: str) -> Iterator[str]:
         default = parameter.default
         value = default if isinstance(default, str) else json.dumps(default, default=str)
         shown = "" if default in (None, inspect.Parameter.empty) else f" (default: {value})"
-        said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace("None: ", "without it: ") + shown
+        said = (arguments.get(name) or shared.get(name, "")).rstrip(".").replace(". None: ", ". Without it: ")
+        said = said.replace("None: ", "without it: ") + shown
         flag = f"--{name.replace('_', '-')}"
         flag += "" if _takes(parameter.annotation, bool) else f" {name.upper()}"
         yield from entry(flag, said)

@@ -56,7 +56,8 @@ def entry(name: str, said: str, second: int = _SECOND) -> list[str]:
 
 def _fitted(line: str, width: int) -> list[str]:
     """Wrap a line of a description or of examples. Commands are wrapped so that they can still be pasted."""
-    second = _second_column(line)
+    columns = _COLUMNS.match(line)
+    second = columns.end() if columns else 0  # where an explanation, and its continuation, begins
     left, right = line[:second].rstrip() or line, line[second:] if second else ""
     if not left.lstrip().startswith("gdsload "):
         return wrapped(line, width, rest=" " * second) or [""]
@@ -69,12 +70,6 @@ def _fitted(line: str, width: int) -> list[str]:
     words = re.sub(r"(--\S+) (?!-)", "\\1\N{NO-BREAK SPACE}", left)  # an option's value stays beside it
     lines = [one.replace("\N{NO-BREAK SPACE}", " ") for one in wrapped(words, width - 2, rest=" " * 6)]
     return [*(f"{one} \\" for one in lines[:-1]), lines[-1]]
-
-
-def _second_column(line: str) -> int:
-    """The place where a line's second column, and its continuation, begins; 0 if the line is a sentence."""
-    found = _COLUMNS.match(line)
-    return found.end() if found else 0
 
 
 class Parser(argparse.ArgumentParser):
@@ -91,10 +86,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def print_help(self, file: Any = None) -> None:
-        """Show the help, its headings in bold on a terminal."""
-        for line in self.format_help().rstrip().splitlines():
-            heading = line.endswith(":") and not line.startswith(" ")
-            say(paint(line, "bold", file or sys.stdout) if heading else line, file)  # stdout changes if a pipe closes
+        """Show the help; see `say_help`."""
+        say_help(self.format_help().rstrip().splitlines(), file)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print argparse's own messages, such as the version, like all others."""
@@ -122,6 +115,13 @@ class Parser(argparse.ArgumentParser):
         others = ", `--help-source KIND` those of a kind" if "--help-source" in flags(self) else ""
         show_usage(f"{self.prog} has no option {name}", f"{hint}`{self.prog} --help` lists its options{others}.")
         sys.exit(2)
+
+
+def say_help(lines: Iterable[str], file: Any = None) -> None:
+    """Show lines of help, headings in bold on a terminal."""
+    for line in lines:
+        heading = line.endswith(":") and not line.startswith(" ")
+        say(paint(line, "bold", file or sys.stdout) if heading else line, file)  # stdout changes if a pipe closes
 
 
 def flags(parser: argparse.ArgumentParser) -> list[str]:

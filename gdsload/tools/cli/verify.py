@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
@@ -83,12 +82,9 @@ def _complain(error: FormatError) -> None:
     if error.samples:
         count = sum(high - low for low, high in error.samples)
         are = "sample is" if count == 1 else "samples are"
-        say_wrapped(f"{count} {are} spoiled: {_ranges(error.samples)}")
-
-
-def _ranges(samples: Sequence[tuple[int, int]]) -> str:
-    shown = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in samples[:_SHOWN]]
-    return ", ".join(shown + (["…"] if len(samples) > _SHOWN else []))
+        shown = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in error.samples[:_SHOWN]]
+        more = ["…"] if len(error.samples) > _SHOWN else []
+        say_wrapped(f"{count} {are} spoiled: {', '.join(shown + more)}")
 
 
 def _unsound(path: str, error: GdsloadError) -> dict[str, Any]:

@@ -128,16 +128,13 @@ def _show(report: ConvertReport, seconds: float | None) -> None:
     if seconds is not None:
         words.append(elapsed(seconds))
         if not report.resumed:
-            words.append(f"{_figure(report.samples / max(seconds, 1e-3))} samples/s")
+            rate = report.samples / max(seconds, 1e-3)
+            words.append(f"{rate:.0f} samples/s" if rate >= 100 else f"{rate:.2g} samples/s")
     say_wrapped(f"{_short(report.path)}: {', '.join(words)}", rest="  ")
     rows = field_rows(found.schema, found.metadata)
     fields = [f"{name} {kind}{''.join(f' ({one})' for one in classes if one)}" for name, kind, _, *classes in rows]
     more = [f"{len(fields) - _FIELDS} more"] if len(fields) > _FIELDS else []
     say_wrapped(" · ".join([*fields[:_FIELDS], *more]), first="  ", rest="  ")
-
-
-def _figure(number: float) -> str:
-    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
 
 
 def _short(path: str) -> str:

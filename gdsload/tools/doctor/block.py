@@ -33,12 +33,10 @@ class BlockDevice:
     """A block device.
 
     Attributes:
-        name: as the kernel has it, for instance ``nvme0n1p1``.
         number: ``major:minor``.
         kind: ``nvme``, ``virtio``, ``xen``, ``scsi``, ``md``, ``dm``, ``loop``, ``ram``, ``pmem``, ``mmc``,
             ``network`` or ``other``; that of the drive for a partition.
         path: its folder in sysfs, without links.
-        partition: whether it is a part of a drive.
         detail: the drive's model, the RAID level, what the device mapper does, or what a loop device reads.
         transport: how an NVMe drive is attached: ``pcie``, ``tcp``, ``rdma``, ``fc``; empty for others.
         pci: PCI address of the drive's controller, or empty.
@@ -204,12 +202,7 @@ def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
             for entry in entries:
                 if entry.name.endswith(SHARD_SUFFIX) and (entry.is_symlink() or entry.is_file()):
                     link = os.readlink(entry.path) if entry.is_symlink() else entry.name
-                    yield _found(entry, resolved(os.path.dirname(os.path.join(real, link))))
-
-
-def _found(entry: os.DirEntry[str], folder: str | None) -> tuple[str, int] | None:
-    """See `shard_files`; a link that cannot be looked at leads nowhere, without effect on the others."""
-    try:
-        return (folder, entry.stat().st_size) if folder and entry.is_file() else None
-    except OSError:
-        return None
+                    folder, found = resolved(os.path.dirname(os.path.join(real, link))), None
+                    with suppress(OSError):  # a link that cannot be looked at leads nowhere
+                        found = (folder, entry.stat().st_size) if folder and entry.is_file() else None
+                    yield found

@@ -140,10 +140,12 @@ def _trials(
             gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else no_gpu)
             trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
             probes = [_start(partial(ask_cufile, file)) for file in files]
+            found = filter(None, [_result(probe, deadline, no_probe) for probe in probes])
             return (
                 _result(gpu, deadline, late_gpu),
                 tuple(_result(trial, deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
-                _worst([_result(probe, deadline, no_probe) for probe in probes]) or no_probe,
+                # Loaders go by cuFile's worst result.
+                min(found, key=lambda probe: (probe.status == "ok", probe.proven), default=no_probe),
             )
 
     return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
@@ -154,11 +156,6 @@ def _rank(system: System) -> int:
     rank, visible = system.environ.get("LOCAL_RANK", ""), system.environ.get("CUDA_VISIBLE_DEVICES", "")
     hidden = visible and rank.isdecimal() and int(rank) >= len(visible.split(","))
     return int(rank) if rank.isdecimal() and not hidden else 0
-
-
-def _worst(probes: list[CufileProbe | None]) -> CufileProbe | None:
-    """The worst of the probes of all mounts; None without a probe."""
-    return min(filter(None, probes), key=lambda probe: (probe.status == "ok", probe.proven), default=None)
 
 
 def _check(context: Context) -> tuple[Finding, ...]:

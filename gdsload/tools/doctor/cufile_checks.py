@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from typing import Any
 
+from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
-from gdsload.tools.doctor.libraries import find_libraries, missing_libraries
 from gdsload.tools.doctor.package_checks import extra
+from gdsload.tools.doctor.system import System
 
 _REMEDIES = {
     "HANDLE_NOT_REGISTERED": "The udev record is probably missing: see cufile.udev",
@@ -19,6 +21,14 @@ _REMEDIES = {
     "IO_NOT_SUPPORTED": "Read the reason in cuFile's log (--json), and see storage.filesystem",
     "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used",
 }
+_NAME = "libcufile.so.0"
+_IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
+_IN_SYSTEM = tuple(
+    f"{root}/{folder}"
+    for root in ("/usr", "")
+    for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
+)
+_VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
 """Libraries that cuFile loads itself, without an error if one is missing."""
 _UDEV = {
@@ -35,12 +45,15 @@ def library(context: Context) -> Finding:
     """The libcufile that is loaded or installed."""
     found, probe = find_libraries(context.system), context.probe
     path, version = _loaded(context)
-    evidence: dict[str, Any] = {"libraries": [item._asdict() for item in found], "version": clip(version)}
+    evidence: dict[str, Any] = {
+        "libraries": [{"path": at, "version": by_name} for at, by_name in found],
+        "version": clip(version),
+    }
     if probe is not None and probe.library:
         evidence["loaded"] = probe.library
     if not path:
         return trouble(context, "there is no libcufile", extra(context), **evidence)
-    others = [clip(item.path) for item in found if item.path != path]
+    others = [clip(at) for at, _ in found if at != path]
     more = f"; {len(others)} more: {clip(', '.join(others), 200)}" if others else ""
     return ok(f"libcufile {clip(version) or '(version unknown)'}: {clip(path)}{more}", **evidence)
 
@@ -56,7 +69,9 @@ def _loaded(context: Context) -> tuple[str, str]:
 
 def system_libraries(context: Context) -> Finding:
     """The libraries that cuFile loads when it opens: without them it does not know drives and mounts."""
-    missing = missing_libraries(context.system.tree, _LIBRARIES)
+    tree = context.system.tree
+    places = {name: [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)] for name in _LIBRARIES}
+    missing = [name for name, paths in places.items() if not any(map(tree.exists, paths))]
     if not missing:
         return ok(f"{' and '.join(_LIBRARIES)} are installed", missing=[])
     install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
@@ -168,6 +183,36 @@ def udev(context: Context) -> Finding:
         if context.container != "docker":
             fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
     return trouble(context, f"/run/udev is missing, {refuses}", fix, **evidence)
+
+
+def find_libraries(system: System) -> list[tuple[str, str]]:
+    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does.
+
+    Of each the path, and the version as its file's or its package's name gives it, or empty. Nothing is loaded.
+    """
+    tree, environ = system.tree, system.environ
+    sites = [site for site in system.site_folders if site.startswith("/")]
+    cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
+    cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
+    folders = [f"{site}/{wheel}" for site in sites for wheel in _IN_WHEELS]
+    folders += [f"{prefix}/lib" for prefix in [environ.get("CONDA_PREFIX")] if prefix]
+    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    folders += [f"{cuda}/{lib}" for cuda in cudas if cuda for lib in ("lib64", "targets/x86_64-linux/lib")]
+    found = {}
+    for path in [*(f"{folder.rstrip('/')}/{_NAME}" for folder in (*folders, *_IN_SYSTEM)), *_cached(tree, _NAME)]:
+        real = tree.resolve(path)
+        if real is not None and real not in found:
+            site = next((path.partition(f"/{wheel}/")[0] for wheel in _IN_WHEELS if f"/{wheel}/" in path), None)
+            named = [os.path.basename(real), *(tree.names(site) if site else ())]
+            versions = [match[1] for name in named if (match := _VERSION.fullmatch(name))]
+            found[real] = path, versions[0] if versions else ""
+    return list(found.values())
+
+
+def _cached(tree: Tree, name: str) -> list[str]:
+    """The paths that the linker's cache has for a library: a table of strings is all that matters of its format."""
+    paths = map(os.fsdecode, (tree.data("/etc/ld.so.cache", 16 * 2**20) or b"").split(b"\0"))
+    return [path for path in paths if path.startswith("/") and path.endswith(f"/{name}")]
 
 
 CHECKS = (

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gdsload.system.probe import CufileProbe, ask_cufile
 from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_command, module_environment, run_bounded
@@ -23,6 +24,7 @@ MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
 _IMPORT_TIMEOUT_S = 20.0
+_probe = partial(ask_cufile, despite_bugs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class TorchBuild:
 def _torch_build() -> TorchBuild:
     """Read from the file that its build wrote: importing torch takes more time than all the checks."""
     spec = importlib.util.find_spec("torch")
-    with open(os.path.join(os.path.dirname(str(spec and spec.origin)), "version.py"), encoding="utf-8") as file:
+    if spec is None or not spec.origin:  # else a file of the working folder would be read
+        return TorchBuild("", "", "")
+    with open(os.path.join(os.path.dirname(spec.origin), "version.py"), encoding="utf-8") as file:
         found = dict(re.findall(r"^(\w+)(?:\s*:[^=]*)?\s*=\s*'([^']*)'", file.read(), re.MULTILINE))
     kinds = [kind for kind in ("hip", "cuda", "xpu") if found.get(kind)]
     other = "mps" if sys.platform == "darwin" else ""
@@ -74,10 +78,6 @@ def _import_error(name: str) -> str:
     if ran.code == 0:
         return ""
     return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
-
-
-def _probe(file: str, device: str, timeout_s: float) -> CufileProbe:
-    return ask_cufile(file, device, timeout_s, despite_bugs=True)
 
 
 def device_number(path: str) -> str | None:

@@ -6,7 +6,6 @@ Words stand for times, rates, paths and sizes that vary.
 import re
 import shlex
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 
 import gdsload
-from gdsload.tools.cli import main
 from tests.shards.bits import flip
-from tests.tools.cli.terminals import Terminal, settled
+from tests.tools.cli.terminals import settled
 from tests.tools.golden import golden
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -111,24 +109,6 @@ def folder(made):
     shutil.rmtree(folder)
 
 
-def show(monkeypatch, folder, columns, lines):
-    """What these commands show in a terminal, each with its exit code."""
-    terminal = Terminal()
-    for name, value in (("COLUMNS", str(columns)), ("TERM", "xterm"), ("NO_COLOR", "")):
-        monkeypatch.setenv(name, value)
-    for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, stream, terminal)
-    monkeypatch.chdir(folder)
-    for line in lines:
-        terminal.write(f"$ gdsload {line}\n")
-        try:
-            code = main(shlex.split(line))
-        except SystemExit as end:
-            code = end.code
-        terminal.write(f"[{code}]\n" if code else "\n")
-    return terminal.text
-
-
 def masked(text, folder):
     """Without what is this machine's and this moment's; colours as words, so that they can be read."""
     text = re.sub(r"\x1b\[(\d+)m", lambda found: {"0": "</>", "1": "<bold>", "31": "<red>", "32": "<green>",
@@ -149,10 +129,14 @@ def lines_of(text):
 
 
 @pytest.mark.parametrize(("what", "columns"), [("help", 80), ("narrow", 40), ("work", 80), ("faults", 80)])
-def test_in_a_terminal(monkeypatch, folder, what, columns):
+def test_in_a_terminal(monkeypatch, folder, in_terminal, what, columns):
     if what == "faults":
         gdsload.convert(folder / "x.npy", folder / "a", workers=1)
-    said = show(monkeypatch, folder, columns, SHOWN[what])
+    monkeypatch.chdir(folder)
+    said = ""
+    for line in SHOWN[what]:
+        code, text = in_terminal(*shlex.split(line), columns=columns)
+        said += f"$ gdsload {line}\n{text}" + (f"[{code}]\n" if code else "\n")
     wide = [line for line in lines_of(said) if len(line) > columns]
     assert [
         line for line in wide if not line.startswith(("  gdsload ", "digest ", '"digest', ' "'))

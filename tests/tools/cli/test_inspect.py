@@ -12,7 +12,6 @@ from gdsload.system.probe.mounts import parse_mounts
 from gdsload.tools.cli import main
 from gdsload.tools.cli.samples import caption
 from gdsload.tools.doctor import block
-from tests.tools.cli.terminals import Terminal
 
 
 @pytest.fixture
@@ -113,13 +112,11 @@ def test_inspect_shows_what_lies_on_which_drive(tmp_path, dataset, cli, monkeypa
     assert sum(one["bytes"] for one in found) == gdsload.ShardDataset(tmp_path / "spread").num_bytes
 
 
-def test_a_terminal_that_is_too_narrow_for_a_table_gets_two_lines_for_each_row(dataset, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setenv("COLUMNS", "24")
-    monkeypatch.setattr(sys, "stdout", terminal)
-    assert main(["inspect", str(dataset), "--shards", "1"]) == 0
-    assert "image\n  uint8 [2, 3] · 6 B\ntokens\n  int16 [*] · 2 B a row\n" in terminal.text
-    assert re.search(r"\nshard-00000.safetensors\n  \d+ · \d+ KiB\n", terminal.text)
+def test_a_terminal_that_is_too_narrow_for_a_table_gets_two_lines_for_each_row(dataset, in_terminal):
+    code, shown = in_terminal("inspect", dataset, "--shards", "1", columns=24)
+    assert code == 0
+    assert "image\n  uint8 [2, 3] · 6 B\ntokens\n  int16 [*] · 2 B a row\n" in shown
+    assert re.search(r"\nshard-00000.safetensors\n  \d+ · \d+ KiB\n", shown)
 
 
 def test_of_a_plain_dataset_there_is_one_drive(dataset, cli):

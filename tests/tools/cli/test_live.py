@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import textwrap
 import time
 
@@ -12,8 +11,7 @@ import pytest
 
 import gdsload
 from gdsload.tools.bench import rows
-from gdsload.tools.cli import main
-from tests.tools.cli.terminals import Shown, Terminal, settled, states
+from tests.tools.cli.terminals import Shown, settled, states
 
 SLOW = """
     import sys, time
@@ -95,23 +93,12 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path):
     assert re.fullmatch(wanted, said)
 
 
-def in_terminal(monkeypatch, *words):
-    """The exit code of a command in this process, and what it has shown in a terminal."""
-    terminal = Terminal()
-    for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, stream, terminal)
-    return main(words), terminal.text
-
-
-def test_bench_says_what_it_does(tmp_path, monkeypatch):
+def test_bench_says_what_it_does(tmp_path, monkeypatch, in_terminal):
     with gdsload.ShardWriter(tmp_path / "d") as writer:
         writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
     words = f"bench {tmp_path}/d --turns 1 --seconds 0.01 --hot-only --device cpu".split()
-    monkeypatch.setenv("NO_COLOR", "1")
-    code, text = in_terminal(monkeypatch, *words)
+    code, text = in_terminal(*words, NO_COLOR="1")
     assert code == 0
     shown = states(text)
     assert shown[0] == "starting…"
@@ -122,25 +109,21 @@ def test_bench_says_what_it_does(tmp_path, monkeypatch):
     assert any(line.startswith("VERDICT    No ") for line in lines)
 
 
-def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
+def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, in_terminal):
     np.save(tmp_path / "x.npy", np.arange(800))
     words = ["convert", f"{tmp_path}/x.npy", f"{tmp_path}/out", "--workers", "1", "--shard-bytes", "1600"]
-    code, shown = in_terminal(monkeypatch, *words)
+    code, shown = in_terminal(*words, TERM="dumb")
     assert code == 0
     assert " ".join(shown.split()).startswith(f"{tmp_path / 'out'}: 800 samples, 32 KiB in 4 shards, ")
 
 
 @pytest.mark.parametrize(("forbidden", "painted"), [("1", False), ("", True)])
-def test_colours_in_a_pipe_for_those_who_want_them(tmp_path, monkeypatch, cli, forbidden, painted):
+def test_colours_in_a_terminal_and_where_they_are_forced_unless_forbidden(
+    tmp_path, monkeypatch, cli, in_terminal, forbidden, painted
+):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", forbidden)
-    assert ("\x1b[31merror:\x1b[0m" in cli("inspect", tmp_path / "none", code=1).err) == painted
-
-
-@pytest.mark.parametrize(("wish", "painted"), [("1", False), ("", True)])
-def test_no_colour_for_who_wants_none(tmp_path, monkeypatch, wish, painted):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", wish)
-    code, shown = in_terminal(monkeypatch, "inspect", str(tmp_path / "none"))
-    assert (code, "\x1b[31merror:\x1b[0m" in shown) == (1, painted)
+    red = "\x1b[31merror:\x1b[0m"
+    assert (red in cli("inspect", tmp_path / "none", code=1).err) == painted
+    monkeypatch.delenv("FORCE_COLOR")
+    assert (red in in_terminal("inspect", tmp_path / "none", NO_COLOR=forbidden)[1]) == painted

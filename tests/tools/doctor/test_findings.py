@@ -85,6 +85,13 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
         (files({"/sys/fs/cgroup/memory.max": "9000", "/sys/fs/cgroup/memory.current": "1000"}), "info",
          "so every epoch reads the drive Raise the container's memory limit"),
     ],
+    "gpu.driver": [
+        (files({"/proc/driver/nvidia/version": "NVRM"}), "unknown", "holds no version"),
+        (files(without=["/proc/driver/nvidia/version"]), "info", "is hidden"),
+        (files({"/dev/dxg": ""}, without=["/proc/driver/nvidia/version"]), "info", "that of Windows"),
+        (both(lambda made: setattr(made, "gpu", GpuTrial(error="no")),
+              files(without=["/proc/driver/nvidia/version"], environ={"container": "x"})), "error", "--gpus all"),
+    ],
     "gpu.device": [
         (build(accelerator="", cuda=""), "error", "torch with CUDA"),
         (gpu(status="timeout", error="torch and CUDA gave no answer within 5 s"), "error", "grep -E 'NVRM|Xid'"),

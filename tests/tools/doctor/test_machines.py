@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import shutil
 import time
 
@@ -13,6 +14,7 @@ from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.library import parse_config
 from gdsload.tools.doctor import Calls
 from gdsload.tools.doctor import checkup as run
+from gdsload.tools.doctor.system import TorchBuild
 from gdsload.tools.doctor.trials import GpuTrial
 from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
 
@@ -141,6 +143,13 @@ def test_the_gpu_of_a_rank_is_the_one_that_a_loader_takes(nvfs: Made, environ, d
     nvfs.calls["try_gpu"] = lambda file, device, timeout_s: asked.append(device) or nvfs.gpu
     nvfs.diagnose()
     assert asked == [device]
+
+
+def test_without_torch_no_version_of_the_working_folder_is_taken_for_its(tmp_path, monkeypatch):
+    (tmp_path / "version.py").write_text("__version__ = '9'\ncuda = '99'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert Calls().torch_build() == TorchBuild("", "", "")
 
 
 def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):

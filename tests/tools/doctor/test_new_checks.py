@@ -9,7 +9,7 @@ import pytest
 from gdsload.system.probe import ask_cufile
 from gdsload.system.probe import probe as asking
 from gdsload.system.probe.known_bugs import known_bug
-from gdsload.tools.doctor.libraries import find_libraries
+from gdsload.tools.doctor.cufile_checks import find_libraries
 from tests.machines import OPEN_DRIVER, Made
 
 
