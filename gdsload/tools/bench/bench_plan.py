@@ -188,7 +188,7 @@ def make_plan(
     """
     dataset = ShardDataset(path, mmap=False)
     if not (len(dataset) and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
-        raise OptionError("the dataset has no samples with bytes: there is nothing to measure", file=dataset.path)
+        raise OptionError("the dataset has no samples with bytes to measure", file=dataset.path)
     if batch_size is None:
         batch_size = min(max(int(_BATCH_BYTES / _sample_bytes(dataset)), 1), _MOST_SAMPLES, len(dataset))
     found = resolve_device(device)
@@ -198,7 +198,7 @@ def make_plan(
     turns, seconds = wanted.get("turns"), wanted.get("seconds")
     budget_s = wanted.get("budget_s", 120.0)
     if not (budget_s > 0 and (seconds is None or seconds > 0)):
-        raise OptionError("is not more than 0 seconds", option="budget" if seconds is None else "seconds")
+        raise OptionError("must be more than 0 seconds", option="budget" if seconds is None else "seconds")
     plan = BenchPlan(
         dataset, found, batch_size, shuffle, order,
         tuple(dict.fromkeys(backends or _useful(found))),
@@ -266,15 +266,15 @@ def describe(plan: BenchPlan) -> dict[str, Any]:
 def conditions(plan: BenchPlan) -> dict[str, Any]:
     """How it is measured, for the record."""
     notes = [
-        "cold: not in this kernel's page cache; what caches drives and hosts below it have is not known",
-        "cold: a part of a turn ends where samples of the end of its epoch are in the page cache",
-        "cold: each part has a new loader of gdsload's, for which the page cache is dropped",
-        "rates are taken after a ramp; a batch's time is since the one before, and gdsload's come in groups",
+        "cold: not in this kernel's page cache; caches of the drive or of a virtual machine's host are not known",
+        "cold: a part of a turn ends when samples of the end of its epoch are in the page cache",
+        "cold: the page cache is dropped before each part, which uses a new gdsload loader",
+        "rates are measured after a ramp; latency is the time since the previous batch; gdsload's come in groups",
         "bytes from the drive: /proc/PID/io of this process and its workers, during the turns",
         "the consumer does nothing with the batches",
     ]
     if not plan.on_device:
-        notes.insert(0, "no accelerator: batches of all rows end in RAM, and no number here is about VRAM")
+        notes.insert(0, "no accelerator: batches of all rows end in host memory, not in GPU memory")
     return {
         "device": str(plan.device),
         "batch_size": plan.batch_size,

@@ -1,7 +1,7 @@
-"""Files into the page cache and out of it, with a check by mincore, which looks at every page and touches none.
+"""The page cache: files are dropped from it or read into it, and mincore checks which of their pages it has.
 
-The kernel answers those who may write a file; to others all pages are resident. Nor does it work on every file system,
-so it must see a page that was just read before its answer "none" counts.
+mincore touches no page. It only answers users who may write to the file; to others all pages look resident. It does
+not work on every file system, so it must see a page that was just read before "no pages" is trusted.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def why_blind(files: Sequence[str]) -> str:
     """The reason why it cannot be found out which pages are in the page cache; empty if it can."""
     for file in files:
         if not (os.access(file, os.W_OK) or os.stat(file).st_uid == os.geteuid()):
-            return f"the kernel shows the page cache of {file} only to users who may write it"
+            return f"the kernel shows the page cache of {file} only to users who may write to it"
     for file in {os.stat(file).st_dev: file for file in files}.values():
         with open(file, "rb", buffering=0) as stream:
             stream.read(1)
         if not _look(file, 1).hot:
-            return f"mincore does not see a page that was just read, so nothing it says about {file} counts"
+            return f"mincore does not report a page that was just read, so its results for {file} cannot be trusted"
     return ""
 
 

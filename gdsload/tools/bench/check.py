@@ -1,4 +1,4 @@
-"""The check, before anything is timed, that every row hands out the dataset's bytes."""
+"""The check that every row returns the dataset's bytes, before anything is timed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
             batch = next(batches, None)
             if batch is None or _size(batch) != len(ids):
                 count = 0 if batch is None else _size(batch)
-                raise _wrong(row, f"a batch has {count} samples, and {len(ids)} were to come")
+                raise _wrong(row, f"a batch has {count} samples instead of {len(ids)}")
             until = min(until, time.monotonic() + _MOST_S)  # from the first batch on: workers take a while to begin
             for place in random.permutation(len(ids))[: min(each, most - len(found))].tolist():
                 found[int(ids[place])] = _digest(sample_of(batch, place))
@@ -82,7 +82,7 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
 def _wrong(row: Row, what: str) -> ReadError:
     return ReadError(
         f"row {row.name!r} is wrong, and nothing was measured: {what}",
-        remedy="Do not train with this backend. ShardDataset.verify() tells whether the files are sound.",
+        remedy="Do not train with this backend. Check the files with `gdsload verify`.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The contents of a benchmark's report, as texts: the terminal and the page lay them out."""
+"""The texts of a benchmark's report, for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Column:
 
 
 def conditions(record: Record) -> dict[str, str]:
-    """The dataset, the machine and how it was measured, each in a line."""
+    """The dataset, the machine and the conditions of the measurement, one line each."""
     dataset, given, machine = record["dataset"], record["conditions"], record["machine"]
     size = f"{dataset['samples']:,}".replace(",", " ") + f" samples, {format_bytes(dataset['bytes'])}"
     drive = f" on {dataset['drive']}" if dataset.get("drive") else ""
@@ -56,7 +56,7 @@ def conditions(record: Record) -> dict[str, str]:
 
 
 def limits(record: Record) -> list[tuple[str, str, str]]:
-    """The limits: what, how much, and a remark."""
+    """The limits of the machine: name, throughput, and a remark."""
     found, known = [], record["limits"]
     drive, link, memory = known.get("drive"), known.get("link"), known.get("memory")
     if drive:
@@ -76,7 +76,7 @@ def limits(record: Record) -> list[tuple[str, str, str]]:
     state = Facts(record).decisive
     noise = Facts(record).noise(state)
     if noise is not None:
-        remark = f"differences below {percent(max(EQUAL, 2 * noise))} are called equal"
+        remark = f"differences below {percent(max(EQUAL, 2 * noise))} count as equal"
         if noise > EQUAL and record["machine"].get("load") is not None:
             remark = f"load {figure(record['machine']['load'])} on {counted(record['machine']['cores'], 'core')}"
         found.append((f"noise: the same row twice, {state}", f"± {percent(noise)}", remark))
@@ -84,7 +84,7 @@ def limits(record: Record) -> list[tuple[str, str, str]]:
 
 
 def cold_start(record: Record) -> list[tuple[str, str, str]]:
-    """The epochs of a new loader: which, how fast, and a remark."""
+    """The epochs of a new loader: name, throughput, and a remark."""
     found = record.get("cold_start") or {}
     return [
         (
@@ -109,7 +109,7 @@ def missing(record: Record, state: State) -> str:
 
 
 def columns(record: Record, state: State) -> list[Column]:
-    """The columns of a table of a state of the page cache; the first three have names, rates and their spread."""
+    """The columns of the table for a state of the page cache; the first three are names, rates and their spread."""
     rows, ceiling = shown_rows(record, state), Facts(record).ceiling(state)
 
     def column(title: str, spare: int, cell: Callable[[Row], str]) -> Column:
@@ -137,7 +137,7 @@ def bar_shares(record: Record, state: State) -> list[float]:
 
 
 def remarks(record: Record, state: State) -> Iterator[str]:
-    """Sentences below a table: how a row reads, the paths of its bytes by counters, and warnings."""
+    """Sentences below a table: the method of a row, the paths of its bytes by counters, and warnings."""
     rows = shown_rows(record, state)
     for row in rows:
         if row["kind"] != "gdsload" and row.get("detail"):
@@ -151,7 +151,7 @@ def remarks(record: Record, state: State) -> Iterator[str]:
 
 
 def notes(record: Record) -> list[str]:
-    """The rows that were left out, and what holds for all numbers."""
+    """The rows that were left out, and notes on all numbers."""
     given = record["conditions"]
     left_out = given.get("unavailable", {}).items()
     return [*(f"{name} was not measured: {why}" for name, why in left_out), *given["notes"]]

@@ -1,4 +1,4 @@
-"""A dataset to measure with, for people who have none."""
+"""A generated dataset, for a benchmark without one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_dataset(folder: str | os.PathLike[str], num_bytes: int, row_bytes: int 
     os.makedirs(folder, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if num_bytes > free:
-        need = f"{format_bytes(num_bytes)} are to be written, and {format_bytes(free)} are free"
+        need = f"it needs {format_bytes(num_bytes)}, and {format_bytes(free)} are free"
         raise DiskFullError(f"there is no room for the dataset: {need}", file=os.fspath(folder))
     path, step = os.path.join(folder, NAME), max(_STEP_BYTES // row_bytes, 1)
     random = np.random.Generator(np.random.SFC64(0))

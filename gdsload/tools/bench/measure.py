@@ -97,7 +97,7 @@ class _Bench:
     def run(self) -> None:
         """Measure everything."""
         plan, record = self.plan, self.record
-        self._say("looking for paths")
+        self._say("finding read paths")
         cold, hot, record["conditions"]["unavailable"] = make_rows(plan)
         every = list(dict.fromkeys([*cold, *hot]))
         self.of = plan.turns * (len(cold) * plan.cold + len(hot) * plan.hot)
@@ -193,11 +193,11 @@ class _Bench:
         found = drop(self.plan.files)
         if found.cold:
             return found.share
-        why = "another process maps, reads or writes them, or the file system keeps them"
+        why = "another process maps, reads or writes the files, or the file system keeps them in memory"
         if who := who_maps(self.plan.files):
-            why = f"another process maps them ({who})"
+            why = f"another process maps the files ({who})"
         elif (kind := self.record["dataset"]["file_system"]) in IN_MEMORY:
-            why = f"a {kind} has its files in memory alone"
+            why = f"a {kind} keeps its files only in memory"
         raise _RefusedError(f"{found}, after they were dropped: {why}")
 
     def _drive_again(self) -> float:
@@ -215,7 +215,7 @@ class _Bench:
         self._say("cold start")
         epochs = [] if about_s > most_s else list(_epochs(plan, most_s))
         if len(epochs) < _EPOCHS:
-            note = f"no cold start was measured: three epochs take more than {most_s:.3g} s of the budget"
+            note = f"the cold start was not measured: three epochs take more than {most_s:.3g} s of the budget"
             record["conditions"]["notes"].append(note)
         else:
             record["cold_start"] = {"state": "cold", "epochs": epochs}
@@ -223,15 +223,15 @@ class _Bench:
     def _hot(self, rows: Sequence[Row]) -> str:
         data, plan = self.record["dataset"], self.plan
         if not data["fits_memory"] and data["file_system"] not in IN_MEMORY:
-            room = f"{format_bytes(data['memory_bytes'])} of memory are to be had"
+            room = f"{format_bytes(data['memory_bytes'])} of memory are available"
             raise _RefusedError(f"the dataset has {format_bytes(data['bytes'])}, and {room}")
         about_s = data["bytes"] / 1e9 / self._drive.sequential_gb_per_s if self._drive else 0.0
         if about_s > plan.whole_s / _FILL and not look(plan.files).hot:
             takes = f"about {about_s:.0f} s to read, of {plan.whole_s:.0f} s in all"
-            raise _RefusedError(f"the dataset takes {takes}: give it a larger budget, or measure it cold only")
+            raise _RefusedError(f"the dataset takes {takes}; pass a larger --budget, or --cold-only")
         if not (found := fill(plan.files)).hot:
             raise _RefusedError(f"{found}, after they were read")
-        self._say("hot, epochs that are not timed")
+        self._say("hot, warm-up epochs")
         for row in rows:
             settle(row, plan, plan.limit_s if plan.on_device else plan.ramp_s)
         for turn, row in self._rounds("hot", rows):

@@ -1,4 +1,4 @@
-"""The record of a benchmark as one page of HTML: no scripts, light and dark, on a phone as on a desk."""
+"""The record of a benchmark as one HTML page without scripts, for light and dark mode and small screens."""
 
 from __future__ import annotations
 

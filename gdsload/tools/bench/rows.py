@@ -79,7 +79,7 @@ class LoaderRow(Row):
     maps = True
 
     def __init__(self, plan: BenchPlan, backend: BackendChoice, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(plan, backend, SUMMARIES[backend] if backend != "auto" else "chosen by evidence")
+        super().__init__(plan, backend, SUMMARIES[backend] if backend != "auto" else "chosen automatically")
         self._options = {"backend": backend, **(options or {})}
         self._loader: DataLoader | None = None
 

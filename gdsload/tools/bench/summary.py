@@ -93,7 +93,7 @@ def _share_of_limit(
         return None, []
     name, most = limit
     if name == "drive" and from_drive is not None and from_drive < _FROM_DRIVE_SHARE:
-        return None, [f"{1 - from_drive:.0%} came from the page cache, where the kernel had read ahead"]
+        return None, [f"{1 - from_drive:.0%} came from the page cache, because of the kernel's read-ahead"]
     if rate > most:
-        return None, [f"it is faster than the limit that was found, the {name}'s {most:.3g} GB/s"]
+        return None, [f"it is faster than the measured limit, {most:.3g} GB/s of the {name}"]
     return rate / most, []

@@ -1,7 +1,7 @@
 """The verdict on a benchmark: a pure function of its record, with a table of cases.
 
-Each case looks at the facts and answers, or leaves it to the next one. That nothing can be said is an answer, too: rows
-that chance alone may have set apart are never called different.
+Each case answers from the facts, or passes to the next one. "No verdict" is an answer, too: rows whose difference may
+be chance are never called different.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from gdsload.tools.bench.sentences import (
 Gds = Literal["no", "yes", "unavailable", "worse", "unknown"]
 
 TOO_NOISY = 0.15
-"""A row that differs by more from itself decides nothing."""
+"""If two measurements of the same row differ by more, there is no verdict."""
 _WIDE = 0.15
-"""Rows are called equal only where their difference is known to be smaller."""
+"""Rows are called equal only if their difference is known to be smaller."""
 _FEWEST_BATCHES = 5
-"""With fewer batches in a turn its rate is that of its begin and its end."""
+"""With fewer batches, the start and the end dominate the rate of a turn."""
 _WORTH = 1.1
-"""A limit that is so many times a row's rate is worth reaching for."""
+"""The factor between the limit and a row's rate from which an improvement is worthwhile."""
 _MANY_CORES = 0.1
-"""The share of the machine's processors from which on saving them is an answer by itself."""
+"""The share of the machine's CPU cores that is worth saving by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer about GDS.
+    """A verdict on GDS.
 
     Attributes:
-        gds: whether it helps: "no", "yes", "unavailable", "worse" (do not use it) or "unknown" (no verdict).
+        gds: whether GDS helps: "no", "yes", "unavailable", "worse" (do not use it) or "unknown" (no verdict).
         case: the case of the table.
-        sentence: the answer.
+        sentence: the verdict.
         why: the evidence.
-        saves: processors that it saves, or would save.
-        do: one thing to do.
-        otherwise: when the answer would be another one.
-        comparison: gds beside the best other row, if both were measured.
-        cpu_s_per_gb_saved: CPU seconds a GB that gds takes less than that row.
+        saves: the CPU time that GDS saves, or would save.
+        do: the advice.
+        otherwise: the conditions under which the verdict would change.
+        comparison: gds compared with the best other row, if both were measured.
+        cpu_s_per_gb_saved: CPU seconds per GB that gds saves compared with that row.
     """
 
     gds: Gds
@@ -118,8 +118,8 @@ def _nothing(facts: Facts) -> Answer | None:
     if any(facts.rows(state) or facts.refusal(state) for state in STATES):
         return None
     return Answer(
-        "unknown", "stopped", "No verdict: it was stopped before each row had a turn.",
-        do="Let it run to its end, or give it less time: --budget 30s.",
+        "unknown", "stopped", "No verdict: the run was stopped before each row had a turn.",
+        do="Let it finish, or limit its time: --budget 30s.",
     )  # fmt: skip
 
 
@@ -143,25 +143,26 @@ def _no_gpu(facts: Facts) -> Answer | None:
     if facts.on_gpu:
         return None
     device = str(facts.record["conditions"]["device"])
-    where = "No GPU takes the batches here, so this says nothing about VRAM"
+    where = "The batches stay on the CPU, so this run says nothing about GPU memory"
     if device != "cpu":
-        where = f"GDS is of no use here: cuFile reads into NVIDIA GPUs alone, and the batches go to {device}"
+        where = f"GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to {device}"
     parts = []
     cold, hot, drive = facts.chosen("cold"), facts.chosen("hot"), facts.limit("drive")
     if cold and drive:
         parts.append(
-            f"Of the drive's {figure(drive)} GB/s the loader takes {figure(rate(cold))} ({percent(rate(cold) / drive)})"
-            " cold" + (f"; from memory {figure(rate(hot))}" if hot else "")
+            f"Cold, the loader reads {figure(rate(cold))} of the drive's {figure(drive)} GB/s "
+            f"({percent(rate(cold) / drive)})" + (f"; from memory it reads {figure(rate(hot))}" if hot else "")
         )
     else:
-        parts += [f"Cold, the loader takes {figure(rate(cold))} GB/s"] if cold else []
-        parts += [f"From memory the loader takes {figure(rate(hot))} GB/s"] if hot else []
+        parts += [f"Cold, the loader reads {figure(rate(cold))} GB/s"] if cold else []
+        parts += [f"From memory the loader reads {figure(rate(hot))} GB/s"] if hot else []
     why = facts.refusal("cold")
     slow = bool(cold and drive and rate(cold) < 0.7 * drive) and facts.record["conditions"]["shuffle"] == "full"
     return Answer(
         "unknown" if device == "cpu" else "no", "no gpu", ". ".join([where, *parts]) + ".",
         why=f"Cold reads were not measured: {why}." if why else "",
-        do="Run it where the NVIDIA GPU is." + (' `shuffle="block"` reads the drive in longer runs.' if slow else ""),
+        do="Run it on the machine with the NVIDIA GPU."
+        + (' `shuffle="block"` makes longer reads from the drive.' if slow else ""),
     )  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def _too_short(facts: Facts) -> Answer | None:
     return Answer(
         "unknown", "too short", f"No verdict: the turns of {name} are too short for a rate.",
         why=f"One of them had {fewest[name]} of at least {_FEWEST_BATCHES} batches.",
-        do=f"Give it more time, {longer(facts)}, or smaller batches, --batch-size.",
+        do=f"Pass {longer(facts)} for more time, or --batch-size for smaller batches.",
     )  # fmt: skip
 
 
@@ -182,12 +183,14 @@ def _not_cold(facts: Facts) -> Answer | None:
     if state is None or facts.rows("cold") or (state == "hot" and facts.rows("hot")):
         return None
     hot = facts.chosen("hot")
-    do = "Stop the process that uses the files, or copy the dataset; or measure a made one: --make 8GiB DIR."
-    why = f"From memory {hot['name']} gives {figure(rate(hot))} GB/s, which shows nothing of the drive." if hot else ""
+    do = "Stop the process that uses the files, copy the dataset, or measure a generated one: --make 8GiB DIR."
+    why = (
+        f"{hot['name']} reads {figure(rate(hot))} GB/s from memory, which says nothing about the drive." if hot else ""
+    )
     return Answer(
         "unknown", f"not {state}", f"No verdict on {state} reads: {facts.refusal(state)}.",
         why=why,
-        do=do if state == "cold" else "Leave --hot-only out: the drive decides about data that do not fit into memory.",
+        do=do if state == "cold" else "Leave --hot-only out: data that do not fit into memory come from the drive.",
     )  # fmt: skip
 
 
@@ -209,8 +212,8 @@ def _absent(facts: Facts) -> Answer | None:
         why = facts.record["limits"].get("drive_why") or "its rate was not measured"
         return Answer(
             "unavailable", "unavailable, no limit",
-            "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
-            why=f"The drive: {why}.", do="gdsload doctor says what GDS lacks.",
+            "GDS is not available here, and its possible gain is unknown, because the drive was not measured.",
+            why=f"The drive: {why}.", do="Run gdsload doctor, which lists what GDS lacks.",
         )  # fmt: skip
     return _unavailable(facts, other, ceiling, (lacks or f"auto uses {name}: {other['reason']}").rstrip(". "))
 
@@ -221,12 +224,12 @@ def _absent_in_memory(facts: Facts, other: Row) -> Answer:
     if drive is None or drive > rate(other):
         return Answer(
             "unknown", "hot only", "No verdict on GDS: only reads of the page cache were measured.",
-            why=f"From there {other['name']} gives {figure(rate(other))} GB/s{share}.", do="Leave --hot-only out.",
+            why=f"{other['name']} reads {figure(rate(other))} GB/s from it{share}.", do="Leave --hot-only out.",
         )  # fmt: skip
     return Answer(
         "no", "in memory",
-        f"Data in memory need no GDS: {other['name']} gives {figure(rate(other))} GB/s{share}, the drive "
-        f"{figure(drive)}.",
+        f"Data in memory need no GDS: {other['name']} reads {figure(rate(other))} GB/s{share}, and the drive delivers "
+        f"{figure(drive)} GB/s.",
         do=chosen_by_itself(facts), otherwise=may_help(facts),
     )  # fmt: skip
 
@@ -238,16 +241,16 @@ def _unavailable(facts: Facts, other: Row, ceiling: tuple[str, float], lacks: st
     if possible > max(_WORTH, 1 + (facts.noise(facts.decisive) or 0.0)):
         return Answer(
             "unavailable", "unavailable, could help",
-            f"GDS is not available here; it could give at most {figure(possible)} times as much: {name} takes "
-            f"{percent(share)} of what the {ceiling[0]} gives.",
+            f"GDS is not available here; it could be at most {figure(possible)} times as fast: {name} reaches "
+            f"{percent(share)} of the speed of the {ceiling[0]}.",
             why=f"{lacks}. {later_epochs(facts)}", saves=spending(other),
-            do="gdsload doctor says what GDS lacks, and in which order to put it right.",
-            otherwise=f"It would not help with a {ceiling[0]} that gives less than {figure(rate(other))} GB/s.",
+            do="Run gdsload doctor, which lists what GDS lacks and the steps to set it up.",
+            otherwise=f"It would not help with a {ceiling[0]} below {figure(rate(other))} GB/s.",
         )  # fmt: skip
-    spends = "" if cores is None else f" at {figure(cores)} CPU-s a GB ({figure(cores * rate(other))} cores)"
+    spends = "" if cores is None else f" for {figure(cores)} CPU seconds per GB ({figure(cores * rate(other))} cores)"
     return Answer(
         "unavailable", "unavailable, useless",
-        f"GDS would not help: your {ceiling[0]} gives {figure(ceiling[1])} GB/s, and {name} takes {takes}{spends}.",
+        f"GDS would not help: your {ceiling[0]} delivers {figure(ceiling[1])} GB/s, and {name} reads {takes}{spends}.",
         why=f"{lacks}. {later_epochs(facts)}", do=chosen_by_itself(facts), otherwise=would_help(facts, name),
     )  # fmt: skip
 
@@ -260,24 +263,24 @@ def _beside(facts: Facts) -> Answer:
     gds, other = facts.row(state, "gds"), facts.best(state, but="gds")
     if gds is None or other is None:
         return Answer(
-            "unknown", "alone", "No verdict: gds was measured alone.", do="Add a row to compare: --backends gds,bounce."
+            "unknown", "alone", "No verdict: only gds was measured.", do="Add a row to compare: --backends gds,bounce."
         )
     found, noise = compared(gds, other), facts.noise(state) or 0.0
     rates = f"{figure(rate(gds))} instead of {figure(rate(other))} GB/s"
     if found.pairs < FEWEST_PAIRS:
         return Answer(
             "unknown", "few turns", f"No verdict: {found.pairs} turns of each row are too few to tell them apart.",
-            why=f"So far gds gives {rates} of {other['name']}.", comparison=found,
-            do=f"Let it run to its end, or give it more time: {longer(facts)}.",
+            why=f"So far gds reads {rates} of {other['name']}.", comparison=found,
+            do=f"Let it finish, or give it more time: {longer(facts)}.",
         )  # fmt: skip
     if found.different(noise):
         return (_helps if found.gain > 0 else _worse)(facts, gds, other, found)
     if max(-found.low, found.high) > _WIDE:
         return Answer(
             "unknown", "undecided",
-            f"No verdict: the difference of gds to {other['name']} may be anything from {gain_text(found.low)} to "
-            f"{gain_text(found.high)}.",
-            why=f"The turns of a row vary too much; so far gds gives {rates}.", comparison=found,
+            f"No verdict: the difference between gds and {other['name']} may be anything from "
+            f"{gain_text(found.low)} to {gain_text(found.high)}.",
+            why=f"The turns of a row vary too much; so far gds reads {rates}.", comparison=found,
             do=f"Try again when the machine is quiet, or with {longer(facts)}.",
         )  # fmt: skip
     return _equal(facts, gds, other, found)
@@ -286,15 +289,15 @@ def _beside(facts: Facts) -> Answer:
 def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     state, less, auto = facts.decisive, saved(gds, other), "auto" in gds["asked"]
     cores = less * rate(gds) if less is not None else 0.0
-    also = f", and {figure(cores)} cores less" if cores >= 0.05 else ""
-    used = " It is what `auto` uses." if auto else ""
+    also = f", with {figure(cores)} fewer busy cores" if cores >= 0.05 else ""
+    used = " `auto` uses it." if auto else ""
     return Answer(
         "yes", "helps",
         f"GDS helps: {figure(rate(gds))} instead of {figure(rate(other))} GB/s in {state} epochs "
         f"({gain_text(found.gain)}){also}.{used}",
         why=f"{shares_taken(facts, gds, other)} {later_epochs(facts)}",
         saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
-        do="nothing: `DataLoader(...)` chooses gds by itself." if auto else 'Pass `backend="gds"`.',
+        do="nothing: `DataLoader(...)` uses gds automatically." if auto else 'Pass `backend="gds"`.',
         otherwise=f"It would not help with a drive below {figure(rate(other))} GB/s, or with data in memory.",
     )  # fmt: skip
 
@@ -304,13 +307,13 @@ def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     if state == "hot":
         return Answer(
             "no", "in memory",
-            f"GDS does not help with data in memory: {other['name']} gives {figure(rate(other))} GB/s, and gds, which "
-            f"reads the drive anyway, {figure(rate(gds))}.",
+            f"GDS does not help with data in memory: {other['name']} reads {figure(rate(other))} GB/s, and gds, which "
+            f"always reads the drive, {figure(rate(gds))} GB/s.",
             saves=saving(facts, gds, other), do=chosen_by_itself(facts), comparison=found,
             cpu_s_per_gb_saved=saved(gds, other),
             otherwise=may_help(facts),
         )  # fmt: skip
-    small = f"; a read has {format_bytes(size)} alone" if size < 64 * 2**10 else ""
+    small = f"; a read has only {format_bytes(size)}" if size < 64 * 2**10 else ""
     auto = facts.chosen(state)
     asked = auto is not None and "auto" in auto["asked"]
     used = f" `auto` uses {auto['name']}." if asked and auto and auto["name"] != "gds" else ""
@@ -320,7 +323,7 @@ def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
         why=shares_taken(facts, gds, other), saves=saving(facts, gds, other), comparison=found,
         cpu_s_per_gb_saved=saved(gds, other),
         do=f"Pass `backend=\"{other['name']}\"`." if asked and not used else chosen_by_itself(facts),
-        otherwise='Larger reads (`shuffle="block"`), or a drive at the GPU\'s own switch, may change that.',
+        otherwise='Larger reads (`shuffle="block"`), or a drive on the PCIe switch of the GPU, may change that.',
     )  # fmt: skip
 
 
@@ -338,7 +341,7 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
         if many else "GDS does not help you here.",
         why=f"{shares_taken(facts, gds, other)} {apart} {later_epochs(facts)}",
         saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
-        do='Pass `backend="gds"` if the processors are busy.'
+        do='Pass `backend="gds"` if the CPU is busy.'
         if many and "auto" not in gds["asked"] else chosen_by_itself(facts),
         otherwise=would_help(facts, other["name"]),
     )  # fmt: skip
@@ -347,4 +350,4 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
 _CASES: tuple[Callable[[Facts], Answer | None], ...] = (
     _nothing, _noisy, _no_gpu, _too_short, _not_cold, _absent, _beside,
 )  # fmt: skip
-"""The first that answers counts."""
+"""The cases in order; the first one that answers counts."""

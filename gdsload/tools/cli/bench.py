@@ -1,4 +1,4 @@
-"""`gdsload bench PATH`: whether GDS helps here, and whether loading is the bottleneck, in two minutes."""
+"""`gdsload bench PATH`: measure whether GDS helps and whether loading is the bottleneck, in two minutes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _EXAMPLES = """
-gdsload bench shards/                         whether GDS helps here
+gdsload bench shards/                         does GDS help here?
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
 gdsload bench shards/ --step-ms 38            does such a step wait for data?
 gdsload bench shards/ --expect gds=yes        for acceptance tests
@@ -42,16 +42,16 @@ gdsload bench shards/ --json --html bench.html > record.json
 def add_to(commands: Commands[Parser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "bench", help="find out whether GDS helps, and whether loading is the bottleneck",
+        "bench", help="measure whether GDS helps, and whether loading is the bottleneck",
         usage="gdsload bench PATH [options]", example=_EXAMPLES,
-        description="Measure the paths from the drive to the device, cold and hot, beside this\n"
-        "machine's limits, and say whether GDS helps. Bytes are compared first.",
+        description="Measure the read paths from the drive to the device, cold and hot, compare them\n"
+        "with the limits of this machine, and say whether GDS helps.",
     )  # fmt: skip
     parser.add_argument(
         "path", metavar="PATH", nargs="?", help="a dataset's folder, a folder of safetensors files, or one file"
     )
     parser.add_argument(
-        "--make", nargs=2, metavar=("SIZE", "DIR"), help="measure a dataset of SIZE that is made in DIR, and removed"
+        "--make", nargs=2, metavar=("SIZE", "DIR"), help="generate a dataset of SIZE in DIR, measure it, and remove it"
     )
     parser.add_argument(
         "--row", type=_size, default="150KB", metavar="SIZE", help="bytes of a sample of --make (default: 150KB)"
@@ -62,52 +62,52 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _add_measure(parser: Parser) -> None:
-    """Add the options of what is measured."""
+    """Add the options of the measurement."""
     parser.add_argument(
-        "--budget", type=_duration, default="2min", metavar="TIME", help="how long it may take (default: 2min)"
+        "--budget", type=_duration, default="2min", metavar="TIME", help="time limit of the whole run (default: 2min)"
     )
     parser.add_argument(
         "--turns", type=as_count, metavar="N", help="turns of each row; with fewer than 5 no verdict (default: 9)"
     )
-    parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, whatever the budget says")
+    parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, regardless of the budget")
     parser.add_argument(
         "--shuffle", choices=("full", "block", "none"),
-        help="the order of samples (default: the one that suits the dataset)",
+        help="the order of samples (default: chosen for the dataset)",
     )  # fmt: skip
     parser.add_argument(
         "--batch-size", type=as_count, default=None, metavar="N",
         help="samples of a batch (default: about 16 MiB, 65536 at most)",
     )  # fmt: skip
-    parser.add_argument("--device", default=None, help="where batches go (default: the accelerator, or the CPU)")
+    parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
         parser, "--backends", one=_backend, metavar="NAME,...",
-        help=f"those to measure (default: all that are of use here). {ways}",
+        help=f"backends to measure (default: all that work here). {ways}",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=as_count, metavar="N", help="processes of torch's loader (default: a core each, at most 16)"
+        "--workers", type=as_count, metavar="N", help="workers of torch's loader (default: one per core, at most 16)"
     )
     parser.add_argument(
         "--step-ms", type=as_seconds, metavar="MS", help="time of a training step on a batch, in milliseconds"
     )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--cold-only", action="store_true", help="only with the shards out of the page cache")
-    only.add_argument("--hot-only", action="store_true", help="only with the shards in the page cache")
+    only.add_argument("--cold-only", action="store_true", help="measure only with the shards out of the page cache")
+    only.add_argument("--hot-only", action="store_true", help="measure only with the shards in the page cache")
 
 
 def _add_output(parser: Parser) -> None:
-    """Add the options of what is shown."""
+    """Add the options of the output."""
     parser.add_argument(
         "--expect", action="append", type=_Expectation, metavar="RULE",
-        help="exit with 1 unless it holds: gds=yes, cold>=10 or hot>=40 (GB/s of what `auto` uses); may be repeated",
+        help="exit with 1 if the rule fails: gds=yes, cold>=10 or hot>=40 (GB/s of backend auto); may be repeated",
     )  # fmt: skip
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the record: conditions, every turn, the verdict")
     shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
     shown.add_argument(
-        "--commands", action="store_true", help="only print commands of fio and gdsio that read in the same way"
+        "--commands", action="store_true", help="only print fio and gdsio commands with the same access pattern"
     )
-    parser.add_argument("--html", metavar="FILE", help="also write a page, for a browser")
+    parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
 
 
 def _backend(text: str) -> str:
@@ -122,14 +122,14 @@ def _size(text: str) -> int:
     try:
         return parse_bytes(text, "size", at_least=1)
     except OptionError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 8GiB, 150KB or a number of bytes") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8GiB, 150KB or a number of bytes") from None
 
 
 def _duration(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
     seconds = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2min, 90s or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 2min, 90s or 1h")
     return seconds
 
 
@@ -144,7 +144,7 @@ class _Expectation:
         found = re.fullmatch(rf"\s*(?:(gds)\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))\s*", text)
         if found is None:
             known = f"write gds={'|'.join(_GDS)}, 'cold>=10' or 'hot>=40' (GB/s)"
-            raise argparse.ArgumentTypeError(f"{text!r} is no rule; {known}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a rule; {known}")
         self._text, self._gds = text.strip(), found[2]
         self._state: Literal["cold", "hot"] = "hot" if found[3] == "hot" else "cold"
         self._least = float(found[4] or 0)
@@ -161,7 +161,7 @@ class _Expectation:
         row = Facts(record).chosen(self._state)
         if row is None:
             return f"{self._text}: no row was measured"
-        return "" if rate(row) >= self._least else f"{self._text}: {row['name']} gives {figure(rate(row))} GB/s"
+        return "" if rate(row) >= self._least else f"{self._text}: {row['name']} reads {figure(rate(row))} GB/s"
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -198,7 +198,7 @@ def _check(chosen: argparse.Namespace) -> None:
         if os.path.isdir(chosen.html):
             raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
         if not os.path.isdir(os.path.dirname(chosen.html) or "."):
-            raise OptionError(f"--html: {chosen.html} is in no folder that exists", remedy="Make the folder first.")
+            raise OptionError(f"--html: the folder of {chosen.html} does not exist", remedy="Create the folder first.")
         refuse_unwritable(chosen.html, "page")
 
 
@@ -238,7 +238,7 @@ def _print_commands(plan: BenchPlan) -> None:
     found = commands(plan.files, plan.read_bytes, shuffle=plan.shuffle, device=str(plan.device))
     notes = {
         "fio": "O_DIRECT reads into CPU memory; without io_uring: --ioengine=libaio",
-        "gdsio": "cuFile into the GPU; -x 2: by way of CPU memory",
+        "gdsio": "cuFile into the GPU; -x 2: through CPU memory",
     }
     for name, words in found.items():
         say("\n".join([f"# {notes[name]}", *pasteable(words, width)]))

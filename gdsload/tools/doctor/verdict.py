@@ -134,7 +134,7 @@ def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
 
 
 def _worth(known: dict[str, Finding]) -> str:
-    """Whether DMA is worth it, as far as known without a measurement."""
+    """The worth of DMA, as far as known without a measurement."""
     made = "" if _evidence(known, "storage.path").get("shards", 1) else "--make 8GiB "
     measure = f"`gdsload bench {made}PATH` measures it in two minutes"
     if _evidence(known, "storage.filesystem").get("in_memory"):

@@ -95,8 +95,8 @@ def test_the_process_that_maps_a_file_is_named(planned):
 @pytest.mark.parametrize(
     ("module", "name", "answer", "said"),
     [
-        (cache, "_look", cache.Residency(1, 0), "does not see a page that was just read"),
-        (cache.os, "access", False, "only to users who may write it"),
+        (cache, "_look", cache.Residency(1, 0), "does not report a page that was just read"),
+        (cache.os, "access", False, "only to users who may write to it"),
     ],
 )
 def test_who_cannot_see_pages_is_not_believed(planned, monkeypatch, module, name, answer, said):
@@ -113,7 +113,7 @@ def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(planned,
     real, more = run.describe, {"fits_memory": False, "memory_bytes": 1000}
     monkeypatch.setattr(run, "describe", lambda plan: real(plan) | more)
     plan = planned(turns=1, cold=False)
-    assert "1000 B of memory are to be had" in run_bench(plan)["hot"]["state"]
+    assert "1000 B of memory are available" in run_bench(plan)["hot"]["state"]
     more["file_system"] = "tmpfs"
     assert run_bench(plan)["hot"]["state"] == "hot"
 
@@ -124,7 +124,7 @@ def test_hot_is_refused_where_the_page_cache_takes_too_long_to_fill(planned, dro
     plan = planned(turns=1, cold=False)
     with monkeypatch.context() as patch:
         patch.setattr(run, "look", lambda files: cache.Residency(10, 5))
-        assert "give it a larger budget" in run_bench(plan)["hot"]["state"]
+        assert "pass a larger --budget" in run_bench(plan)["hot"]["state"]
     cache.fill(plan.files)
     assert run_bench(plan)["hot"]["state"] == "hot"
 
@@ -164,7 +164,7 @@ WRONG = {
     [
         ("altered", "has other bytes than ShardDataset reads", False),
         ("altered", "has other bytes than ShardDataset reads", "block"),
-        ("one less", "a batch has 2 samples, and 3 were to come", "full"),
+        ("one less", "a batch has 2 samples instead of 3", "full"),
         ("the first twice", "has other bytes than ShardDataset reads", "full"),
         ("swapped", "has other bytes than ShardDataset reads", "full"),
     ],

@@ -159,7 +159,7 @@ def turn(**more):
     ("more", "limit", "share", "warning"),
     [
         ({}, ("drive", 4.0), 0.5, ""),
-        ({}, ("drive", 1.9), None, "faster than the limit that was found, the drive's 1.9 GB/s"),
+        ({}, ("drive", 1.9), None, "faster than the measured limit, 1.9 GB/s of the drive"),
         ({}, None, None, ""),
         ({"drive_bytes": 10**9}, ("drive", 4.0), None, "50% came from the page cache"),
         ({"drive_bytes": None}, ("drive", 4.0), 0.5, ""),

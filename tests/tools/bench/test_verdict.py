@@ -29,28 +29,29 @@ CASES = {
     ),
     "helps": (
         "yes", [FAST_DRIVE, {"cold": table(row("gds", 23.1, asked="auto gds", cpu=0.004), BOUNCE)}],
-        "GDS helps: 23.1 instead of 14.0 GB/s in cold epochs (+65 %), and 1.8 cores less. It is what `auto` uses.",
+        "GDS helps: 23.1 instead of 14.0 GB/s in cold epochs (+65 %), with 1.8 fewer busy cores. `auto` uses it.",
     ),
     "unavailable, could help": (
         "unavailable", [FAST_DRIVE, {"cold": table(BOUNCE)}],
-        "GDS is not available here; it could give at most 1.7 times as much: bounce takes 58 % of what the drive gives.",
+        "GDS is not available here; it could be at most 1.7 times as fast: bounce reaches 58 % of the speed of the drive.",
     ),
     "unavailable, useless": (
         "unavailable", [SLOW_DRIVE, {"cold": table(row("bounce", 3.1, asked="auto"))}],
-        "GDS would not help: your drive gives 3.1 GB/s, and bounce takes all of it at 0.060 CPU-s a GB (0.19 cores).",
+        ("GDS would not help: your drive delivers 3.1 GB/s, and bounce reads all of it for 0.060 CPU seconds per GB (0.19 "
+        "cores)."),
     ),
     "unavailable, no limit": (
         "unavailable", [NO_DRIVE, {"cold": table(BOUNCE)}],
-        "GDS is not available here, and nothing shows how much it could give: the drive's own rate is not known.",
+        "GDS is not available here, and its possible gain is unknown, because the drive was not measured.",
     ),
     "worse": (
         "worse", [TOO_SLOW_GDS, {"dataset": {"read_bytes": 4096}}],
-        "Do not use GDS here: 0.40 instead of 2.9 GB/s; a read has 4 KiB alone. `auto` uses bounce.",
+        "Do not use GDS here: 0.40 instead of 2.9 GB/s; a read has only 4 KiB. `auto` uses bounce.",
     ),
     "no gpu": (
         "unknown", [CPU_MACHINE],
-        ("No GPU takes the batches here, so this says nothing about VRAM. Of the drive's 0.88 GB/s the loader takes 0.61 "
-        "(69 %) cold; from memory 2.8."),
+        ("The batches stay on the CPU, so this run says nothing about GPU memory. Cold, the loader reads 0.61 of the "
+        "drive's 0.88 GB/s (69 %); from memory it reads 2.8."),
     ),
     "noisy": (
         "unknown", [CPU_MACHINE, {"limits": {"noise": {"cold": 0.38}}}],
@@ -69,7 +70,8 @@ CASES = {
     ),
     "in memory": (
         "no", [{"cold": None}],
-        "GDS does not help with data in memory: mapped gives 52.3 GB/s, and gds, which reads the drive anyway, 11.6.",
+        ("GDS does not help with data in memory: mapped reads 52.3 GB/s, and gds, which always reads the drive, 11.6 "
+        "GB/s."),
     ),
     "hot only": (
         "unknown", [NO_DRIVE, {"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
@@ -78,38 +80,38 @@ CASES = {
     "not asked": (
         "unknown", [{"cold": table(row("bounce", 11.4))}], "No verdict on GDS: it was not measured.",
     ),
-    "alone": ("unknown", [{"cold": table(COLD["rows"][0])}], "No verdict: gds was measured alone."),
+    "alone": ("unknown", [{"cold": table(COLD["rows"][0])}], "No verdict: only gds was measured."),
     "few turns": (
         "unknown", [{"cold": table(row("gds", 11.6, spread=SPREAD[:4]), row("bounce", 11.4, spread=AGAIN[:4]))}],
         "No verdict: 4 turns of each row are too few to tell them apart.",
     ),
     "undecided": (
         "unknown", [{"cold": table(row("gds", 11.6, spread=NOISY), row("bounce", 11.4, spread=NOISY[::-1]))}],
-        "No verdict: the difference of gds to bounce may be anything from -30 % to +49 %.",
+        "No verdict: the difference between gds and bounce may be anything from -30 % to +49 %.",
     ),
     "stopped": (
         "unknown", [{"cold": None, "hot": None, "stopped": "after 0 of 20 turns"}],
-        "No verdict: it was stopped before each row had a turn.",
+        "No verdict: the run was stopped before each row had a turn.",
     ),
 }  # fmt: skip
 MORE = [
     (
         "no gpu", "no", [{"conditions": {"device": "xpu:0"}, "hot": None}],
-        ("GDS is of no use here: cuFile reads into NVIDIA GPUs alone, and the batches go to xpu:0. Of the drive's 11.9 "
-        "GB/s the loader takes 11.4 (96 %) cold."),
+        ("GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to xpu:0. Cold, the loader "
+        "reads 11.4 of the drive's 11.9 GB/s (96 %)."),
     ),
     (
         "in memory", "no", [{"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
-        "Data in memory need no GDS: mapped gives 52.3 GB/s (95 % of the link), the drive 11.9.",
+        "Data in memory need no GDS: mapped reads 52.3 GB/s (95 % of the link), and the drive delivers 11.9 GB/s.",
     ),
     (
         "no gpu", "unknown", [CPU_MACHINE, {"cold": NOT_COLD}],
-        "No GPU takes the batches here, so this says nothing about VRAM. From memory the loader takes 2.8 GB/s.",
+        "The batches stay on the CPU, so this run says nothing about GPU memory. From memory the loader reads 2.8 GB/s.",
     ),
     (
         "unavailable, useless", "unavailable",
         [{"cold": table(row("bounce", 10.5, asked="auto", cpu=None)), "limits": {"noise": {"cold": 0.14}}}],
-        "GDS would not help: your drive gives 11.9 GB/s, and bounce takes 88 % of it.",
+        "GDS would not help: your drive delivers 11.9 GB/s, and bounce reads 88 % of it.",
     ),
     (
         "worse", "worse", [{"cold": table(row("gds", 9.0, asked="auto gds"), row("bounce", 11.4))}],
@@ -121,7 +123,7 @@ MORE = [
     ),
     (
         "unavailable, useless", "unavailable", [{"cold": table(row("bounce", 11.0, asked="auto", cpu=None))}],
-        "GDS would not help: your drive gives 11.9 GB/s, and bounce takes 92 % of it.",
+        "GDS would not help: your drive delivers 11.9 GB/s, and bounce reads 92 % of it.",
     ),
 ]  # fmt: skip
 TABLE = [(case, *rest) for case, rest in CASES.items()] + MORE
@@ -136,7 +138,7 @@ def test_each_sentence_has_a_record_that_yields_it(case, gds, changes, sentence)
     assert (found["case"], found["gds"], found["sentence"]) == (case, gds, sentence)
     assert found["do"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert (gds == "unknown") == (sentence.startswith(("No verdict", "No GPU")))
+    assert (gds == "unknown") == (sentence.startswith(("No verdict", "The batches stay")))
 
 
 def test_the_keys_that_programs_read():
@@ -153,13 +155,16 @@ def test_the_keys_that_programs_read():
 def test_why_and_when_it_would_be_otherwise():
     found = verdict(made_record())
     assert found["why"] == (
-        "bounce takes 96 % of what the drive gives, and gds 97 %. The difference is within the noise. Your 193 GiB fit "
-        "into memory, so from the second epoch on mapped is 4.4 times as fast as the drive."
+        "bounce reaches 96 % of the speed of the drive, and gds 97 %. The difference is within the noise. Your 193 GiB "
+        "fit into memory, so from the second epoch on mapped is 4.4 times as fast as the drive."
     )
-    assert found["saves"] == "gds saves 0.057 CPU-s a GB beside bounce: 0.66 of 112 cores while it reads."
-    assert found["do"] == "nothing: `DataLoader(...)` chooses bounce, then mapped by itself."
+    assert (
+        found["saves"] == "gds saves 0.057 CPU seconds per GB compared with bounce: 0.66 of 112 cores while it reads."
+    )
+    assert found["do"] == "nothing: `DataLoader(...)` uses bounce, then mapped automatically."
     assert found["otherwise"] == (
-        "It would help with more than 1 TiB of data and a busy CPU, or with 4 such drives (bounce ends near 44.0 GB/s)."
+        "It would help with more than 1 TiB of data and a busy CPU, or with 4 such drives (bounce reads at most about "
+        "44.0 GB/s)."
     )
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
     lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
@@ -191,30 +196,30 @@ def test_a_difference_below_the_noise_is_never_claimed(gain, noise, spread):
 
 
 STEPS = {
-    "no": (38.0, [], "Loading is not your bottleneck: 38.0 ms a step need 0.44 GB/s, the loader gives 11.4 at least."),
+    "no": (38.0, [], "Loading is not your bottleneck: a step of 38.0 ms needs 0.44 GB/s, the loader reads 11.4 or more."),
     "close": (
-        1.55, [], "Loading just keeps up in cold epochs: 1.6 ms a step need 10.8 GB/s, the loader gives 11.4.",
+        1.55, [], "Loading just keeps up in cold epochs: a step of 1.6 ms needs 10.8 GB/s, the loader reads 11.4.",
     ),
     "yes, in cold epochs": (
-        1.18, [], ("Loading is your bottleneck in cold epochs: you need 14.2 GB/s, the drive gives 11.9 at best; 20 % of a "
-        "step is starved. From the second epoch on memory gives 52.3."),
+        1.18, [], ("Loading is your bottleneck in cold epochs: you need 14.2 GB/s, the drive delivers at most 11.9; 20 % of "
+        "a step is starved. From the second epoch on the loader reads 52.3 from memory."),
     ),
     "yes, in every epoch": (
         0.2, [{"dataset": {"fits_memory": False}}],
-        ("Loading is your bottleneck in every epoch: you need 83.9 GB/s, the drive gives 11.9 at best; 86 % of a step is "
-        "starved."),
+        ("Loading is your bottleneck in every epoch: you need 83.9 GB/s, the drive delivers at most 11.9; 86 % of a step "
+        "is starved."),
     ),
     "yes, although the drive has more": (
         1.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
-        ("Loading is your bottleneck in cold epochs: you need 11.2 GB/s, the loader gives 6.1 of the 24.0 that the drive "
-        "has; 45 % of a step is starved."),
+        ("Loading is your bottleneck in cold epochs: you need 11.2 GB/s, the loader reads 6.1 of the drive's 24.0; 45 "
+        "% of a step is starved."),
     ),
     "yes, and the drive has less": (
         0.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
-        ("Loading is your bottleneck in cold epochs: you need 33.6 GB/s, the drive gives 24.0 at best, of which the loader "
-        "takes 6.1; 82 % of a step is starved."),
+        ("Loading is your bottleneck in cold epochs: you need 33.6 GB/s, the drive delivers at most 24.0, and the loader "
+        "reads 6.1; 82 % of a step is starved."),
     ),
-    "unknown": (38.0, [{"cold": None, "hot": None}], "38.0 ms a step need 0.44 GB/s; no row was measured."),
+    "unknown": (38.0, [{"cold": None, "hot": None}], "a step of 38.0 ms needs 0.44 GB/s; no row was measured."),
 }  # fmt: skip
 
 
@@ -231,9 +236,9 @@ def test_a_step_and_loading(name):
 
 def test_more_drives_are_counted():
     found = verdict(made_record({"conditions": {"step_ms": 0.5}}))["loading"]
-    assert found["do"] == 'No loader can give that. 3 such drives, encoded images or `cache="vram"` can.'
+    assert found["do"] == 'No loader is that fast. Use 3 such drives, encoded images or `cache="vram"`.'
     found = verdict(made_record({"conditions": {"step_ms": 0.2}, "cold": None}))["loading"]
-    assert found["do"].startswith("No loader can give that: the link is the limit.")
+    assert found["do"].startswith("No loader is that fast, since the link is the limit.")
 
 
 def test_a_step_that_was_not_given():

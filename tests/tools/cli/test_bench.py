@@ -93,7 +93,7 @@ def test_options_are_of_the_plan(dataset, command, measured, words, wanted):
     [
         (["gds=no", "cold>=11.4", "hot >= 50"], []),
         (["gds=yes"], ["gds=yes: it is no. GDS does not help you here."]),
-        (["cold>=11.5", "hot>=60"], ["cold>=11.5: bounce gives 11.4 GB/s", "hot>=60: mapped gives 52.3 GB/s"]),
+        (["cold>=11.5", "hot>=60"], ["cold>=11.5: bounce reads 11.4 GB/s", "hot>=60: mapped reads 52.3 GB/s"]),
     ],
 )
 def test_rules_that_do_not_hold_end_it_with_1(dataset, command, measured, rules, why):
@@ -112,12 +112,12 @@ def test_rules_that_do_not_hold_end_it_with_1(dataset, command, measured, rules,
     [
         (
             "--expect gds=maybe",
-            "--expect: 'gds=maybe' is no rule; write gds=no|yes|unavailable|worse|unknown, 'cold>=10'",
+            "--expect: 'gds=maybe' is not a rule; write gds=no|yes|unavailable|worse|unknown, 'cold>=10'",
         ),
-        ("--expect cold>10", "--expect: 'cold>10' is no rule"),
-        ("--budget soon", "--budget: 'soon' is no time; write 2min, 90s or 1h"),
-        ("--budget 0", "--budget: '0' is no time"),
-        ("--row big", "--row: 'big' is no size; write 8GiB, 150KB or a number of bytes"),
+        ("--expect cold>10", "--expect: 'cold>10' is not a rule"),
+        ("--budget soon", "--budget: 'soon' is not a time; write 2min, 90s or 1h"),
+        ("--budget 0", "--budget: '0' is not a time"),
+        ("--row big", "--row: 'big' is not a size; write 8GiB, 150KB or a number of bytes"),
         ("--json --csv", "not allowed with argument"),
     ],
 )
@@ -134,9 +134,9 @@ def test_a_path_or_a_dataset_to_make(dataset, cli, measured, tmp_path):
     )
     for more in (dataset, "--commands"):
         assert "--make takes no PATH" in cli("bench", more, "--make", "1MiB", tmp_path, code=2).err
-    assert "'lots' is no size" in cli("bench", "--make", "lots", tmp_path, code=2).err
+    assert "'lots' is not a size" in cli("bench", "--make", "lots", tmp_path, code=2).err
     assert "there is no room" in cli("bench", "--make", "900000TiB", tmp_path, code=1).err
-    for place, why in ((tmp_path, "is a folder"), (tmp_path / "no" / "x", "is in no folder that exists")):
+    for place, why in ((tmp_path, "is a folder"), (tmp_path / "no" / "x", "the folder of")):
         assert why in cli("bench", dataset, "--html", place, code=2).err
     assert not measured
     assert list(tmp_path.iterdir()) == []
@@ -155,7 +155,7 @@ def test_a_dataset_that_cannot_be_measured_is_refused(tmp_path, command, dataset
     assert "there is no dataset here" in command(tmp_path / "nothing", code=1).err
     with gdsload.ShardWriter(tmp_path / "empty", {"x": "str"}):
         pass
-    assert "nothing to measure" in command(tmp_path / "empty", code=2).err
+    assert "no samples with bytes to measure" in command(tmp_path / "empty", code=2).err
     assert "needs a CUDA device" in command(dataset, "--backends", "bounce", code=1).err
 
 
