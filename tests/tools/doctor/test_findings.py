@@ -86,9 +86,9 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
          "so every epoch reads the drive Raise the container's memory limit"),
     ],
     "gpu.driver": [
-        (files({"/proc/driver/nvidia/version": "NVRM"}), "unknown", "holds no version"),
+        (files({"/proc/driver/nvidia/version": "NVRM"}), "unknown", "contains no version"),
         (files(without=["/proc/driver/nvidia/version"]), "info", "is hidden"),
-        (files({"/dev/dxg": ""}, without=["/proc/driver/nvidia/version"]), "info", "that of Windows"),
+        (files({"/dev/dxg": ""}, without=["/proc/driver/nvidia/version"]), "info", "driver of Windows"),
         (both(lambda made: setattr(made, "gpu", GpuTrial(error="no")),
               files(without=["/proc/driver/nvidia/version"], environ={"container": "x"})), "error", "--gpus all"),
     ],
