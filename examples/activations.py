@@ -2,8 +2,8 @@
 
 usage: python examples/activations.py FOLDER [ROWS]
 
-The model predicts a byte of Python's documentation from the 16 before it; an activation is its hidden layer, 1024
-floats. 65 536 rows are 256 MiB.
+The model predicts a byte of Python's documentation from the 16 bytes before it. An activation is the model's
+hidden layer, 1024 floats. 65 536 rows are 256 MiB.
 """
 
 import sys
@@ -20,7 +20,7 @@ CONTEXT, HIDDEN = 16, 1024
 
 
 def write(folder: Path, rows: int) -> None:
-    """Train the model for 100 steps, and write what its hidden layer has for `rows` places of the text."""
+    """Train the model for 100 steps, and write the hidden layer for `rows` positions of the text."""
     places = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).unfold(
         0, CONTEXT + 1, 1
     )
@@ -38,7 +38,7 @@ def write(folder: Path, rows: int) -> None:
 
 
 class Autoencoder(nn.Module):
-    """Activations [batch, 1024] to what 32 of its features make of each."""
+    """Reconstructs activations [batch, 1024] from 32 of its features each."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Autoencoder(nn.Module):
 
 
 def main(path: str, rows: int = 65_536, features: int = 4096, epochs: int = 4) -> float:
-    """The share of the activations' variance that the features explain in the last epoch."""
+    """Train, and return the share of the activations' variance that the features explain in the last epoch."""
     write(Path(path) / "shards", rows)
     with gdsload.DataLoader(Path(path) / "shards", 256, shuffle="full", drop_last=True) as loader:
         model = Autoencoder(features).to(loader.device)

@@ -1,4 +1,4 @@
-"""What the examples of frameworks share: a small network, its training step, the two parts of the digits, and a score.
+"""Shared code of the framework examples: a small network, its training step, two parts of the digits, and a score.
 
 `gdsload demo --keep digits/` writes the shards: 1797 images of 8 by 8 pixels.
 """
@@ -28,7 +28,7 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def train(model: nn.Module, optimiser: torch.optim.Optimizer, batches: Iterable[dict[str, Tensor]]) -> None:
-    """A step for each batch."""
+    """Train on each batch."""
     for batch in batches:
         optimiser.zero_grad()
         loss_of(model, batch).backward()
@@ -36,18 +36,18 @@ def train(model: nn.Module, optimiser: torch.optim.Optimizer, batches: Iterable[
 
 
 def parts(path: str) -> tuple[Subset[object], Subset[object]]:
-    """Four fifths to train with, and the rest."""
+    """Split the dataset into four fifths for training, and the rest."""
     train, test = random_split(gdsload.ShardDataset(path), [0.8, 0.2], torch.Generator().manual_seed(0))
     return train, test
 
 
 def right(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    """Which samples of a batch a network reads right, bool [batch]."""
+    """Mark the samples of a batch that a network classifies correctly: bool [batch]."""
     with torch.inference_mode():
         return model(batch["image"]).argmax(1) == batch["label"]
 
 
 def accuracy(model: nn.Module, path: str, device: str | torch.device | None = None) -> float:
-    """Share of the held-out digits that a network on a device reads right."""
+    """The share of the held-out digits that a network classifies correctly on a device."""
     with gdsload.DataLoader(parts(path)[1], 256, device=device) as loader:
         return torch.cat([right(model, batch) for batch in loader]).double().mean().item()

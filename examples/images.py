@@ -2,7 +2,7 @@
 
 usage: python examples/images.py FOLDER [IMAGES]
 
-JPEGs in class folders, as torchvision's ImageFolder has them, are converted as they are, and decoded on the way.
+JPEGs in class folders, the layout of torchvision's ImageFolder, are converted unchanged and decoded by the loader.
 """
 
 import sys
@@ -18,7 +18,7 @@ from gdsload.transforms import DecodeImage
 
 
 def write(folder: Path, count: int) -> None:
-    """JPEGs of discs and squares, of many sizes, colours and places, in a folder for each class."""
+    """Write JPEGs of discs and squares with random sizes, colours and positions, in one folder per class."""
     random = np.random.default_rng(0)
     for number in range(count):
         width, height = random.integers(64, 160, 2).tolist()
@@ -33,7 +33,7 @@ def write(folder: Path, count: int) -> None:
 
 
 def main(path: str, count: int = 2000) -> float:
-    """Four epochs, and the share of right answers in the last one."""
+    """Train for four epochs, and return the accuracy of the last one."""
     write(Path(path) / "files", count)
     gdsload.convert(Path(path) / "files", Path(path) / "shards", keep_encoded=True, workers=1)
     crop = DecodeImage(size=32, crop="random-resized", scale=(0.6, 1), flip=0.5, mean=(0.5,) * 3, std=(0.25,) * 3)

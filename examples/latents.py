@@ -3,7 +3,7 @@
 usage: gdsload demo --keep digits/ && python examples/latents.py digits/ latents/
 
 The encoder is a projection of scikit-learn's digits to 16 numbers. The model is a flow: it learns the velocity from
-noise to the latents of a digit that it is asked for.
+noise to the latents of a given digit.
 """
 
 import sys
@@ -17,7 +17,7 @@ SIZE = 16
 
 
 def encode(digits: str, out: str) -> tuple[Tensor, Tensor]:
-    """Write latents in bfloat16 with their labels. Returns what decodes them: mean and directions."""
+    """Write latents in bfloat16 with their labels. Returns the mean and the directions, which decode them."""
     dataset = gdsload.ShardDataset(digits)
     images, labels = dataset.column("image").flatten(1).float(), dataset.column("label")
     mean = images.mean(0)
@@ -45,7 +45,7 @@ class Flow(nn.Module):
 
 @torch.inference_mode()
 def draw(flow: Flow, digits: Tensor, steps: int = 20) -> Tensor:
-    """Latents of the digits that were asked for, from noise."""
+    """Draw latents of the given digits, from noise."""
     latents = torch.randn(len(digits), SIZE, device=digits.device)
     for step in range(steps):
         times = torch.full((len(digits), 1), step / steps, device=digits.device)
@@ -54,7 +54,7 @@ def draw(flow: Flow, digits: Tensor, steps: int = 20) -> Tensor:
 
 
 def main(digits: str, out: str, epochs: int = 60) -> tuple[Tensor, Tensor]:
-    """Train, and return 8 images of each digit, [80, 64], and which digits they are to be."""
+    """Train, and return 8 generated images of each digit, [80, 64], and their digits [80]."""
     mean, directions = encode(digits, out)
     with gdsload.DataLoader(out, 128, shuffle=True) as loader:
         flow = Flow().to(loader.device)

@@ -19,7 +19,7 @@ LENGTH, WIDTH = 32, 64
 
 
 class Model(nn.Module):
-    """Two layers of attention, each position with itself and those before it: bytes [batch, n] to logits [..., 256]."""
+    """Two layers of causal attention: bytes [batch, n] to logits [batch, n, 256]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Model(nn.Module):
 
 
 def main(path: str, steps: int = 1000) -> float:
-    """Bits a byte over the last tenth of the steps."""
+    """Train, and return the bits per byte over the last tenth of the steps."""
     folder, text = Path(path), "\n".join(topics.values()).encode()
     folder.mkdir(parents=True, exist_ok=True)
     np.frombuffer(text, np.uint8).tofile(folder / "text.bin")

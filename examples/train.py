@@ -1,4 +1,4 @@
-"""Write shards, train from them, stop in the middle of an epoch, and go on where it stopped.
+"""Write shards, train from them, stop in the middle of an epoch, and resume.
 
 usage: python examples/train.py FOLDER
 """
@@ -14,7 +14,7 @@ import gdsload
 
 
 def write(path: str) -> None:
-    """A dataset of 4096 noisy points of a line."""
+    """Write a dataset of 4096 noisy points on a line."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(4096, 1, generator=generator)
     y = 3 * x + 1 + 0.01 * torch.randn(4096, 1, generator=generator)
@@ -23,7 +23,7 @@ def write(path: str) -> None:
 
 
 def train(loader: gdsload.DataLoader, model: nn.Module, steps: int) -> None:
-    """Train for some steps, through as many epochs as that takes."""
+    """Train for some steps, over as many epochs as needed."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     while True:
         for batch in loader:
@@ -37,7 +37,7 @@ def train(loader: gdsload.DataLoader, model: nn.Module, steps: int) -> None:
 
 
 def main(folder: str) -> None:
-    """The whole way."""
+    """Write, train, stop, and resume."""
     path = os.path.join(folder, "line")
     write(path)
     model = nn.Linear(1, 1)

@@ -15,7 +15,7 @@ from gdsload.integrations.accelerate import prepare
 
 
 def main(path: str, folder: str) -> None:
-    """Save after eight steps, go on from there, and evaluate."""
+    """Save after eight steps, resume from the state, and evaluate."""
     accelerator = Accelerator(gradient_accumulation_steps=2)
     train, test = parts(path)
     loader = prepare(accelerator, gdsload.DataLoader(train, 32, shuffle=True, device=accelerator.device))

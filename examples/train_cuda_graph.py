@@ -1,4 +1,4 @@
-"""A training step that is captured in a CUDA graph, which finds each batch in the same tensors.
+"""A training step in a CUDA graph, with every batch in the same tensors.
 
 usage: gdsload demo --keep digits/ && python examples/train_cuda_graph.py digits/
 """
@@ -12,7 +12,7 @@ import gdsload
 
 
 def main(path: str) -> None:
-    """Three steps on another stream, as capturing asks for; then the captured one for each batch."""
+    """Run three warm-up steps on another stream, as a capture requires; then replay the captured step for each batch."""
     options = {"shuffle": True, "drop_last": True, "reuse_buffers": True, "device": "cuda"}
     with gdsload.DataLoader(parts(path)[0], 64, **options) as loader:
         model, graph, side = network().cuda(), torch.cuda.CUDAGraph(), torch.cuda.Stream()

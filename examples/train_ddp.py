@@ -15,7 +15,7 @@ import gdsload
 
 
 def main(path: str) -> None:
-    """Train, on GPUs if there are any, and count how often each sample was seen."""
+    """Train, on GPUs if there are any, and count the uses of each sample."""
     a_gpu_each = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     dist.init_process_group("nccl" if a_gpu_each else "gloo")
     with gdsload.DataLoader(parts(path)[0], 32, shuffle=True, with_index=True) as loader:  # on LOCAL_RANK's GPU

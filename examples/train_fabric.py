@@ -13,7 +13,7 @@ import gdsload
 
 
 def main(path: str, file: str) -> None:
-    """Ten steps and their file; then the rest of that epoch and eleven more, from the file."""
+    """Train ten steps and save; then load, and train the rest of that epoch and eleven more."""
     fabric = Fabric(devices=1)
     fabric.launch()
     for resumed in (False, True):

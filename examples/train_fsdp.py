@@ -17,7 +17,7 @@ import gdsload
 
 
 def main(path: str, folder: str) -> None:
-    """Ten steps and their checkpoint; then the rest of that epoch and eleven more, with what the checkpoint has."""
+    """Train ten steps and save; then load, and train the rest of that epoch and eleven more."""
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     for resumed in (False, True):
         loader = gdsload.DataLoader(parts(path)[0], 32, shuffle=True)

@@ -1,4 +1,4 @@
-"""Lightning: a loader is handed to `fit`, and every checkpoint resumes exactly.
+"""Lightning: `fit` takes the loader, and every checkpoint resumes exactly.
 
 usage: gdsload demo --keep digits/ && python examples/train_lightning.py digits/ runs/
 """
@@ -13,7 +13,7 @@ import gdsload
 
 
 class Reader(pl.LightningModule):
-    """Reads digits with its ``network``."""
+    """Classifies digits with its ``network``."""
 
     configure_optimizers = adam
 
@@ -25,7 +25,7 @@ class Reader(pl.LightningModule):
 
 
 def main(path: str, folder: str) -> None:
-    """Ten steps, and the rest from their checkpoint."""
+    """Train ten steps, then the rest from their checkpoint."""
     saver = pl.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=10, save_top_k=-1)
     plain = {"max_epochs": 12, "callbacks": [saver], "logger": False, "enable_progress_bar": False}
     for steps, checkpoint in ((10, None), (-1, f"{folder}/step=10.ckpt")):

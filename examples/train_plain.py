@@ -12,7 +12,7 @@ import gdsload
 
 
 def main(path: str) -> None:
-    """Ten steps; then the rest of that epoch and eleven more, with another loader."""
+    """Train ten steps; then the rest of that epoch and eleven more, with another loader."""
     data, model = parts(path)[0], network()
     with gdsload.DataLoader(data, 64, shuffle=True) as loader:
         model.to(loader.device)

@@ -1,4 +1,4 @@
-"""Ray Train: the loader is handed to the workers, without `prepare_data_loader`.
+"""Ray Train: the workers get the loader, without `prepare_data_loader`.
 
 usage: gdsload demo --keep digits/ && python examples/train_ray.py "$PWD/digits/" /shared/runs/
 """
@@ -16,7 +16,7 @@ import gdsload
 
 
 def work(config: dict[str, object]) -> None:
-    """What each worker does; the loader was pickled, and finds its rank and device here."""
+    """Train in a worker; the loader was pickled, and finds its rank and device here."""
     model, loader = prepare_model(network()), config["loader"]
     optimiser = adam(model)
     for _ in range(10):
@@ -28,7 +28,7 @@ def work(config: dict[str, object]) -> None:
 
 
 def main(path: str, folder: str) -> None:
-    """Two workers. Ray asks for absolute paths."""
+    """Start two workers. Ray needs absolute paths."""
     config = {"loader": gdsload.DataLoader(parts(path)[0], 32, shuffle=True), "path": path}
     scaling = ScalingConfig(num_workers=2, use_gpu=torch.cuda.is_available())
     run = RunConfig(storage_path=folder)

@@ -14,13 +14,13 @@ import gdsload
 
 
 def nodes(path: str) -> Loader:
-    """Batches of the training part on the CPU, made brighter; the state of the nodes has the loader's."""
+    """Nodes that brighten batches of the training part on the CPU; their state contains the loader's."""
     source = gdsload.DataLoader(parts(path)[0], 64, shuffle=True, device="cpu")
     return Loader(Mapper(IterableWrapper(source), lambda batch: {**batch, "image": batch["image"] * 1.1}))
 
 
 def main(path: str) -> None:
-    """Train with nodes, resumed once; then look at the samples with torchdata's own loader."""
+    """Train with nodes, and resume once; then read the samples with torchdata's own loader."""
     loader, resumed = nodes(path), nodes(path)
     batches = iter(loader)
     list(islice(batches, 10))

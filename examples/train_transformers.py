@@ -14,7 +14,7 @@ from gdsload.integrations.transformers import LoaderTrainer
 
 
 class Reader(nn.Sequential):
-    """Reads digits: its parameters are the fields of a batch, and labels are called so."""
+    """Classifies digits. The parameters of `forward` are the fields of a batch, with the labels as ``labels``."""
 
     def forward(self, image: Tensor, labels: Tensor) -> dict[str, Tensor]:
         logits = super().forward(image)
@@ -22,7 +22,7 @@ class Reader(nn.Sequential):
 
 
 def main(path: str, folder: str) -> None:
-    """Ten steps, and the rest from their checkpoint."""
+    """Train ten steps, then the rest from their checkpoint."""
     plain = {"learning_rate": 3e-3, "report_to": [], "disable_tqdm": True, "save_steps": 10}
     renamed = {"transform": lambda batch: {"image": batch["image"], "labels": batch["label"]}}
     scores = {"compute_metrics": lambda it: {"right": float((it.predictions.argmax(1) == it.label_ids).mean())}}

@@ -1,9 +1,9 @@
-"""Train a small 3D U-Net on volumes, as MLPerf's unet3d does: one large sample is read whole, and a crop of it trains.
+"""Train a small 3D U-Net on crops of volumes, as in MLPerf's unet3d: each large sample is read whole, then cropped.
 
 usage: python examples/volumes.py FOLDER [COUNT] [SIDE]
 
-The volumes are made: an ellipsoid of random place, axes and brightness in noise; its voxels are to be found. With the
-defaults each is of 128 x 128 x 128 float16, 4 MiB, and has a mask of 2 MiB.
+The volumes are generated: a random ellipsoid in noise, whose voxels the network has to find. By default each volume
+has 128 x 128 x 128 float16 values, 4 MiB, and a mask of 2 MiB.
 """
 
 import sys
@@ -16,7 +16,7 @@ import gdsload
 
 
 def write(path: str, count: int, side: int) -> None:
-    """The volumes and their masks; every seed is the number of its volume."""
+    """Write the volumes and their masks; the seed of each volume is its number."""
     grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, side, dtype=np.float32)] * 3, indexing="ij"))
     with gdsload.ShardWriter(path) as writer:
         for number in range(count):
@@ -28,14 +28,14 @@ def write(path: str, count: int, side: int) -> None:
 
 
 def crop(batch: dict[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
-    """One half of each side, the same of volume and mask."""
+    """Crop half of each side, at the same random position in volume and mask."""
     half = batch["mask"].shape[-1] // 2
     x, y, z = torch.randint(half + 1, (3,), generator=generator, device=generator.device).tolist()
     return {name: field[..., x : x + half, y : y + half, z : z + half] for name, field in batch.items()}
 
 
 class UNet(nn.Module):
-    """Two levels: volumes [batch, 1, x, y, z] to logits of the same shape."""
+    """A network of two levels: volumes [batch, 1, x, y, z] to logits of the same shape."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class UNet(nn.Module):
 
 
 def main(path: str, count: int = 64, side: int = 128, epochs: int = 4) -> float:
-    """Dice of the masks found in the last epoch: twice what both have, by the sum of both."""
+    """Train, and return the Dice score of the masks in the last epoch."""
     write(path, count, side)
     with gdsload.DataLoader(path, 2, shuffle=True, device_transform=crop) as loader:
         model = UNet().to(loader.device)
