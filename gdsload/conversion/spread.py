@@ -68,7 +68,7 @@ def do_all(
         with _ours(tasks, workers, noted) if executor is None else _theirs(executor) as submit:
             while True:
                 while running < 4 * workers and (task := next(left, None)) is not None:
-                    submit(task, ended.put)
+                    submit(task, partial(_hand_over, ended, task))
                     running += 1
                 if not running:
                     return
@@ -79,8 +79,21 @@ def do_all(
         raise ReadError(
             f"a worker was lost: {error}",
             remedy="If it was killed, memory may have run out: run it again with fewer workers. If a file is "
-            "damaged, `workers=1` names it. It goes on from there.",
+            "damaged, it is the one that is named. It goes on from there.",
         ) from error
+
+
+def _hand_over(ended: queue.SimpleQueue[Outcome], task: PartTask, outcome: Outcome) -> None:
+    ended.put(partial(_outcome, task, outcome))
+
+
+def _outcome(task: PartTask, outcome: Outcome) -> Any:
+    """The result of a task, whose parts are named if the worker was lost."""
+    try:
+        return outcome()
+    except BrokenExecutor as error:
+        more = f" or {len(task.parts) - 1} after it" if len(task.parts) > 1 else ""
+        raise BrokenExecutor(f"{error}, in {task.parts[0].name}{more}") from error
 
 
 @contextmanager

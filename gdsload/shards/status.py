@@ -51,7 +51,7 @@ def is_there(path: str) -> bool:
 
 
 def remedy_for(error: OSError | MemoryError) -> str:
-    """What to do about something that the system refuses."""
+    """The remedy for something that the system refuses."""
     return _REMEDIES.get(_code(error), _OTHER_REMEDY)
 
 

@@ -124,7 +124,7 @@ def test_the_bytes_are_those_of_a_local_conversion(options, arrays, wanted, tmp_
     assert run(arrays, tmp_path / "out", options) == 0
     shards = len(list((tmp_path / "out").glob("*.safetensors")))
     assert shards > 5
-    assert f"1000 samples in {shards} shards" in capsys.readouterr().out
+    assert f"1000 samples, 132 KiB in {shards} shards" in capsys.readouterr().out
     assert content(tmp_path / "out") == wanted
 
 

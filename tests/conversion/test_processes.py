@@ -117,7 +117,7 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(tmp_path, moment, number):
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_named(tmp_path):
     """The other parts are finished."""
-    with pytest.raises(ReadError, match=r"a worker was lost: process \d+ ended with signal 9 \(SIGKILL\)"):
+    with pytest.raises(ReadError, match=r"a worker was lost: process \d+ ended with signal 9 \(SIGKILL\), in "):
         gdsload.convert(Leisurely(PARTS, EACH, 0, fatal=7), tmp_path / "out", workers=2, shard_bytes=16 * EACH)
     assert finished(tmp_path)
 

@@ -44,7 +44,8 @@ def main() -> int:
 
         begun = time.monotonic()
         counts = sweep(Path(folder), chosen.works, chosen.share, chosen.seed)
-        sys.stdout.write(json.dumps({**counts, "seconds": round(time.monotonic() - begun)}) + "\n")
+        counts["seconds"] = round(time.monotonic() - begun)
+        sys.stdout.write(json.dumps(counts) + "\n")
         return min(counts["wrong"], 1)
 
 

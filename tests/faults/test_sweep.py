@@ -22,11 +22,12 @@ COMPILER = shutil.which(os.environ.get("CC", "cc"))
 def test_a_call_that_fails_loses_nothing():
     """Another share each day; its seed is in the error, and repeats it."""
     seed = int(time.time()) // 86_400
-    command = [sys.executable, "-m", "tests.faults", "--share", "0.002", "--seed", str(seed)]
+    works = ["write", "spread", "load mapped", "verify"]
+    command = [sys.executable, "-m", "tests.faults", *works, "--share", "0.006", "--seed", str(seed)]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert said.returncode == 0, f"--seed {seed}: {said.stdout}{said.stderr}"
     counts = json.loads(said.stdout.splitlines()[-1])
-    assert counts["errors"] > 20  # that faults are injected, and felt
+    assert counts["errors"] > 10  # that faults are injected, and felt
 
 
 def test_each_kind_of_call_has_errors():

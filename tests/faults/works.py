@@ -17,7 +17,6 @@ from PIL import Image
 from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter, convert
 from tests.shards.small_dataset import write_small
 
-
 BLOB = {"x": Field("int32", (2**14,))}
 
 

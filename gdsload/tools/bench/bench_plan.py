@@ -17,9 +17,11 @@ from gdsload.backends.names import BackendChoice
 from gdsload.backends.select import dma_is_possible
 from gdsload.engine.steps import Ordered
 from gdsload.errors import OptionError
+from gdsload.loader.batch_fields import mean_sample_bytes
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
 from gdsload.loader.paths_and_devices import resolve_device
+from gdsload.loader.selection import select
 from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.order.checks import check_whole
 from gdsload.system.arrays import IntArray
@@ -29,7 +31,7 @@ from gdsload.system.ram import memory_room
 from gdsload.system.version import __version__
 from gdsload.tools.doctor.block import find_block
 
-_BATCH_BYTES = 16 * 2**20
+_BATCH_BYTES, _MOST_SAMPLES = 16 * 2**20, 2**16
 _BLOCK_READ_BYTES = 4 * 2**20
 """Bytes of a read where neighbours are read together: in order, and with the block shuffle."""
 _TURNS = 9
@@ -107,10 +109,10 @@ class BenchPlan:
         """True if batches go to a device other than the CPU."""
         return self.device.type != "cpu"
 
-    @property
+    @cached_property
     def sample_bytes(self) -> float:
         """Bytes of an average sample."""
-        return max(self.dataset.num_bytes / len(self.dataset), 1.0)
+        return _sample_bytes(self.dataset)
 
     @property
     def read_bytes(self) -> int:
@@ -170,7 +172,7 @@ def make_plan(
 
     Args:
         path: the dataset.
-        batch_size: samples of a batch; None: about 16 MiB of them.
+        batch_size: samples of a batch; None: about 16 MiB of them, 65536 at most.
         shuffle: True, False, ``"full"`` or ``"block"``, as of the loader.
         device: where batches go; None for the current accelerator, or the CPU if there is none.
         backends: names of backends; None: all that could be of use here.
@@ -188,7 +190,7 @@ def make_plan(
     if not (len(dataset) and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
         raise OptionError("the dataset has no samples with bytes to measure", file=dataset.path)
     if batch_size is None:
-        batch_size = min(max(_BATCH_BYTES * len(dataset) // max(dataset.num_bytes, 1), 1), len(dataset))
+        batch_size = min(max(int(_BATCH_BYTES / _sample_bytes(dataset)), 1), _MOST_SAMPLES, len(dataset))
     found = resolve_device(device)
     batch_size = check_whole(batch_size, "batch_size", 1)
     order = DataLoader(dataset, batch_size, shuffle, device="cpu").order_options
@@ -207,6 +209,10 @@ def make_plan(
         step_ms=wanted.get("step_ms"), torch_row=wanted.get("torch_row", True),
     )  # fmt: skip
     return _timed(plan, seconds)
+
+
+def _sample_bytes(dataset: ShardDataset) -> float:
+    return max(mean_sample_bytes(select(dataset), tuple(dataset.schema)), 1.0)
 
 
 def _useful(device: torch.device) -> tuple[BackendChoice, ...]:

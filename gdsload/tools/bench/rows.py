@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import count
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, ClassVar, cast
 
 import torch
@@ -205,6 +206,7 @@ class TorchRow(Row):
         # A fork may copy locks that other threads hold, and CUDA does not survive one.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
+        _start_servers()
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             cast("torch.utils.data.Dataset[Any]", StoredRows(plan.path, shared=True)),
             batch_sampler=self._ids,  # type: ignore[arg-type]
@@ -349,6 +351,16 @@ def _copied(batch: Any, device: torch.device) -> Any:
 
 def _as_is(batch: Any) -> Any:
     return batch
+
+
+def _start_servers() -> None:
+    """Start the processes that make the workers, which import torch: Ctrl-C is the main process's meanwhile, too."""
+    resource_tracker.ensure_running()  # by itself, since it lets the signal through at its end
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore_ctrl_c(_worker: int) -> None:

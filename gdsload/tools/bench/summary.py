@@ -50,7 +50,7 @@ def summary(
     from_drive = _drive_share(turns, nbytes, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
-        warnings.insert(0, f"too short: a turn had {least} batches, and {LEAST_BATCHES} are needed")
+        warnings.insert(0, f"too short: a turn had {least} batch{'es' * (least != 1)}, and {LEAST_BATCHES} are needed")
     paths: dict[str, int] = {}
     for turn in turns:
         for path, count in turn["bytes_by_path"].items():

@@ -15,15 +15,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
-from gdsload.errors import OptionError, WriteError
+from gdsload.errors import OptionError
 from gdsload.system.units import parse_bytes
 from gdsload.tools.cli.faults import show_note
 from gdsload.tools.cli.terminal import Bar, page_width, paint, say, terminal_width, wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, as_count, as_seconds, meant
+from gdsload.tools.cli.whole_file import refuse_unwritable, write_whole
 
 if TYPE_CHECKING:
     from gdsload.tools.bench import BenchPlan
@@ -75,8 +75,9 @@ def _add_measure(parser: Parser) -> None:
         help="the order of samples (default: chosen for the dataset)",
     )  # fmt: skip
     parser.add_argument(
-        "--batch-size", type=as_count, default=None, metavar="N", help="samples of a batch (default: about 16 MiB)"
-    )
+        "--batch-size", type=as_count, default=None, metavar="N",
+        help="samples of a batch (default: about 16 MiB, 65536 at most)",
+    )  # fmt: skip
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
@@ -198,6 +199,7 @@ def _check(chosen: argparse.Namespace) -> None:
             raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
         if not os.path.isdir(os.path.dirname(chosen.html) or "."):
             raise OptionError(f"--html: the folder of {chosen.html} does not exist", remedy="Create the folder first.")
+        refuse_unwritable(chosen.html, "page")
 
 
 @contextmanager
@@ -266,10 +268,7 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
         painted = partial(paint, stream=sys.stdout)
         say(render_text(record, page_width(), blocks=blocks, painted=painted))
     if chosen.html is not None:
-        try:
-            Path(chosen.html).write_text(render_page(record), encoding="utf-8")
-        except OSError as error:
-            raise WriteError(f"the page cannot be written: {error.strerror}", file=chosen.html) from error
+        write_whole(chosen.html, render_page(record).encode(), "page")
     if record["stopped"]:
         show_note("stopped", record["stopped"])
         return 143 if "SIGTERM" in record["stopped"] else 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from contextlib import closing
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE
 from gdsload.conversion.recognise import KINDS
-from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped, WriteError
+from gdsload.errors import ConversionError, GdsloadError, OptionError, Skipped
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.source_options import HelpSource, add_source_options, as_pairs, source_options
 from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
-from gdsload.tools.cli.whole_file import write_whole
+from gdsload.tools.cli.whole_file import refuse_unwritable, write_whole
 from gdsload.tools.cli.writing import NAMES, add_writing, listed, run_with_bar, show_notes, summarise
 
 if TYPE_CHECKING:
@@ -146,7 +145,8 @@ def _planned(chosen: argparse.Namespace, found: ConversionPlan) -> dict[str, Any
 
 
 def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
-    _check_report(chosen.report)
+    if chosen.report is not None:  # before hours of work
+        refuse_unwritable(chosen.report, "report")
     try:
         with run_with_bar(chosen) as how:
             from gdsload.conversion.runner import convert
@@ -161,15 +161,6 @@ def _convert(chosen: argparse.Namespace, options: ConvertKeywords) -> int:
     summarise(chosen, [report])
     _tell(chosen, report.skipped)
     return 0
-
-
-def _check_report(report: str | None) -> None:
-    """Refuse a report that cannot be written, before hours of work."""
-    if report is None:
-        return
-    place = report if os.path.exists(report) else os.path.dirname(report) or "."
-    if os.path.isdir(report) or not os.access(place, os.W_OK):
-        raise WriteError("the report cannot be written there", file=report, remedy="Name a file that you may write.")
 
 
 def _tell(chosen: argparse.Namespace, skipped: tuple[Skipped, ...]) -> None:

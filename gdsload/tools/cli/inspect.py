@@ -17,7 +17,7 @@ from gdsload.system.units import counted, format_bytes
 from gdsload.tools.cli.samples import PICKS, facts, lines, metadata_lines, pick_samples
 from gdsload.tools.cli.terminal import Bar, plain, say, say_wrapped, terminal_width
 from gdsload.tools.cli.usage import Commands, Parser, as_count
-from gdsload.tools.cli.whole_file import write_whole
+from gdsload.tools.cli.whole_file import refuse_unwritable, write_whole
 
 if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
@@ -132,6 +132,7 @@ def _sheet(chosen: argparse.Namespace) -> int:
 
     out: str = chosen.out or "sheet.png"
     _refuse_what_is_there(out, "--out", chosen)
+    refuse_unwritable(out, "sheet")
     dataset = ShardDataset(chosen.path)
     field = dataset.schema.get(chosen.image)
     if field is None:
@@ -157,6 +158,7 @@ def _sheet(chosen: argparse.Namespace) -> int:
 def _card(chosen: argparse.Namespace) -> int:
     out: str = chosen.html
     _refuse_what_is_there(out, "--html", chosen)
+    refuse_unwritable(out, "page")
     with closing(Bar(sys.stderr)) as bar:
         bar.say("starting…")
         from gdsload.loader.dataset import ShardDataset

@@ -6,6 +6,14 @@ import os
 from contextlib import suppress
 
 from gdsload.errors import WriteError
+from gdsload.shards.status import write_error
+
+
+def refuse_unwritable(path: str, what: str) -> None:
+    """Refuse a file that cannot be written, before the work for it; arguments and error as `write_whole`."""
+    place = path if os.path.exists(path) else os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(place, os.W_OK):
+        raise WriteError(f"the {what} cannot be written there", file=path, remedy="Name a file that you may write.")
 
 
 def write_whole(path: str, content: bytes, what: str) -> None:
@@ -32,7 +40,7 @@ def write_whole(path: str, content: bytes, what: str) -> None:
         if not in_place:
             os.replace(new, file)
     except OSError as error:
-        raise WriteError(f"the {what} cannot be written: {error.strerror}", file=path) from error
+        raise write_error(f"the {what} cannot be written", error, path) from error
     finally:
         with suppress(OSError):
             os.unlink(new)

@@ -204,6 +204,14 @@ def test_the_plan_keeps_to_its_budget(planned, budget_s):
         assert f"9 turns of {plan.turn_s:.2g} s for each row" in plan_text(plan)
 
 
+def test_batches_of_small_samples(tmp_path):
+    for name, samples in (("one", 1), ("tokens", 100_000)):
+        with gdsload.ShardWriter(tmp_path / name) as writer:
+            writer.write_batch({"tokens": np.zeros(samples, "uint16")})
+        plan = make_plan(str(tmp_path / name), device="cpu")
+        assert (plan.batch_size, plan.sample_bytes) == (min(samples, 65536), 2)  # and no part of the file's header
+
+
 def test_bad_options_are_refused(bench_data):
     for option, match in ({"budget_s": 0}, "budget"), ({"seconds": -1}, "seconds"), ({"turns": 0}, "turns"):
         with pytest.raises(OptionError, match=match):

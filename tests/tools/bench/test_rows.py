@@ -1,6 +1,7 @@
 """Rows by hand and their order."""
 
 import pickle
+import signal
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import gdsload
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.reads import Extents
 from gdsload.tools.bench.by_hand import StoredRows, runs
-from gdsload.tools.bench.rows import sample_bytes
+from gdsload.tools.bench.rows import TorchRow, sample_bytes
 
 
 def equal(one, other):
@@ -54,3 +55,13 @@ def test_rows_by_hand_come_in_the_order_of_the_loader(planned, shuffle):
         loader.set_epoch(3)
         wanted = [batch["index"].tolist() for batch in loader]
     assert [ids.tolist() for ids in plan.ids(3)] == wanted
+
+
+def test_ctrl_c_waits_while_the_server_of_the_workers_begins(planned, monkeypatch):
+    masks = []
+    monkeypatch.setattr(
+        "multiprocessing.forkserver.ensure_running", lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    )
+    TorchRow(planned()).close()
+    masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert [signal.SIGINT in mask for mask in masks] == [True, False]

@@ -165,6 +165,7 @@ def turn(**more):
         ({"drive_bytes": None}, ("drive", 4.0), 0.5, ""),
         ({"drive_bytes": 0}, ("drive", 4.0), 0.5, ""),  # cold, so that they came from where nobody counts
         ({"batches": 19}, ("link", 4.0), 0.5, "too short: a turn had 19 batches, and 20 are needed"),
+        ({"batches": 1}, ("link", 4.0), 0.5, "too short: a turn had 1 batch, and 20 are needed"),
     ],
 )
 def test_no_row_is_above_its_limit(planned, more, limit, share, warning):

@@ -142,6 +142,15 @@ def test_a_path_or_a_dataset_to_make(dataset, cli, measured, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["bench", "inspect"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(
+    dataset, cli, measured, tmp_path, monkeypatch, command
+):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "the page cannot be written there" in cli(command, dataset, "--html", tmp_path / "x.html", code=1).err
+    assert not measured
+
+
 def test_a_dataset_that_cannot_be_measured_is_refused(tmp_path, command, dataset):
     assert "there is no dataset here" in command(tmp_path / "nothing", code=1).err
     with gdsload.ShardWriter(tmp_path / "empty", {"x": "str"}):
