@@ -12,7 +12,7 @@ import gdsload
 
 
 def main(path: str) -> None:
-    """Run three warm-up steps on another stream, as a capture requires; then replay the captured step."""
+    """Run three warm-up steps on another stream, as a capture requires; then replay the captured step on each batch."""
     options = {"shuffle": True, "drop_last": True, "reuse_buffers": True, "device": "cuda"}
     with gdsload.DataLoader(parts(path)[0], 64, **options) as loader:
         model, graph, side = network().cuda(), torch.cuda.CUDAGraph(), torch.cuda.Stream()

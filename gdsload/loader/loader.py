@@ -307,10 +307,7 @@ class DataLoader(TorchAttributes):
         self._life.observe(observer)
 
     def diagnose(self) -> Diagnosis:
-        """Find what limits this loop, from the counters of the loader.
-
-        If it is the drive, and no epoch is running, this also reads from the drive for a second to measure it.
-        """
+        """Find what limits this loop, from the counters; a drive is also read for a second if no epoch is running."""
         return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:
