@@ -85,19 +85,8 @@ class Facts:
         return float(found["gb_per_s"]) if found else None
 
     def ceiling(self, state: State) -> tuple[str, float] | None:
-        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known.
-
-        That is the drive or the link, the lower of them, if the page cache is cold, and otherwise the link, or memory
-        where batches stay in it.
-        """
-        drive, link, memory = self.limit("drive"), self.limit("link"), self.limit("memory")
-        if state == "cold":
-            if drive is None:
-                return None
-            return ("link", link) if link is not None and link < drive else ("drive", drive)
-        if link is not None:
-            return "link", link
-        return None if memory is None else ("memory", memory)
+        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known."""
+        return limit_of(self.record["limits"], state)
 
     def limited_by(self, state: State) -> str | None:
         """The name of what limits the row that `auto` uses: "drive", "link", "memory", or "loader" if none does."""
@@ -107,15 +96,18 @@ class Facts:
         return ceiling[0] if rate(row) >= 0.9 * ceiling[1] else "loader"
 
 
+def limit_of(limits: dict[str, Any], state: State) -> tuple[str, float] | None:
+    """The limit of a table's rows: the drive or the link, the lower of them, where it is cold, else link or memory."""
+    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
+    if state == "cold" and limits["drive"] is None:
+        return None
+    found = {name: float(limits[name]["gb_per_s"]) for name in names if limits[name]}
+    return min(found.items(), key=lambda one: one[1], default=None)
+
+
 def compared(ours: Row, theirs: Row) -> Comparison:
     """Two rows, turn by turn."""
     return compare([turn["gb_per_s"] for turn in ours["turns"]], [turn["gb_per_s"] for turn in theirs["turns"]])
-
-
-def cores_of(row: Row) -> float | None:
-    """Processors that a row keeps busy."""
-    spent = row.get("cpu_s_per_gb")
-    return None if spent is None else spent * rate(row)
 
 
 def saved(row: Row, other: Row) -> float | None:

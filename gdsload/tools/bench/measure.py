@@ -16,10 +16,11 @@ from gdsload.tools.bench.bench_plan import SEED, BenchPlan, conditions, describe
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
 from gdsload.tools.bench.check import Reference, check_row
+from gdsload.tools.bench.facts import State, limit_of
 from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, Row, make_rows, sample_bytes, synchronise
-from gdsload.tools.bench.summary import limit_of, noise_of, summary
+from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
@@ -77,7 +78,7 @@ class _Bench:
         self._drive: DriveRate | None = None
         self._again: list[float] = []
         self._begun = time.monotonic()
-        self._taken: dict[str, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
+        self._taken: dict[State, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
         self.record: dict[str, Any] = {
             "schema": SCHEMA,
             "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -132,7 +133,7 @@ class _Bench:
         if self._drive is not None:
             limits["drive"] = shown(self._drive, [])
 
-    def _state(self, name: str, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
+    def _state(self, name: State, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
         """The turns of one state of the page cache."""
         taken = self._taken[name] = [(row, []) for row in rows]
         self._say(f"{name}, preparing")
@@ -146,13 +147,13 @@ class _Bench:
             taken.clear()
             self.done = self.plan.turns * len(rows)
 
-    def _take(self, name: str, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
+    def _take(self, name: State, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
         self._say(f"{name}, turn {self.done + 1} of {self.of}: {row.name}")
         found = run_turn(row, self.plan, turn, prepare)
         next(turns for one, turns in self._taken[name] if one is row).append(found)
         self.done += 1
 
-    def _rounds(self, name: str, rows: Sequence[Row]) -> Iterator[tuple[int, Row]]:
+    def _rounds(self, name: State, rows: Sequence[Row]) -> Iterator[tuple[int, Row]]:
         """The turns of a state, as many rounds of them as the budget has room for."""
         plan, left = self.plan, float("inf")
         if plan.budget_s is not None:

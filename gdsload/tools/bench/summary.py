@@ -14,15 +14,6 @@ _FROM_DRIVE_SHARE = 0.9
 """Share of the bytes below which the drive's speed limits a row no more."""
 
 
-def limit_of(limits: dict[str, Any], state: str) -> tuple[str, float] | None:
-    """The limit of a table's rows, and what it is of: the drive or the link where it is cold, else link or memory."""
-    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
-    if state == "cold" and limits["drive"] is None:
-        return None
-    found = {name: limits[name]["gb_per_s"] for name in names if limits[name]}
-    return min(found.items(), key=lambda one: one[1], default=None)
-
-
 def noise_of(rows: Sequence[dict[str, Any]]) -> float | None:
     """The share by which the control differs from the row that it repeats, the first; None without a control."""
     control = next((row for row in rows if row["kind"] == "control"), None)
