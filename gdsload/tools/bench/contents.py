@@ -35,15 +35,17 @@ def conditions(record: Record) -> dict[str, str]:
     size = f"{dataset['samples']:,}".replace(",", " ") + f" samples, {format_bytes(dataset['bytes'])}"
     drive = f" on {dataset['drive']}" if dataset.get("drive") else ""
     cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
-    taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state)]
-    turns = f"{counted(given['turns'], 'turn')} of {figure(given['turn_s'])} s for each row, interleaved"
+    taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state) if row["kind"] == "gdsload"]
+    turns = (
+        counted(given["turns"], "turn") + f" of {figure(given['turn_s'])} s cold, {figure(given['hot_turn_s'])} s hot"
+    )
     if taken and min(taken) < given["turns"]:
         turns = f"{min(taken)} of {turns}"
     batch = f"batches of {given['batch_size']} ({format_bytes(given['batch_bytes'])}), shuffle {given['shuffle']}"
     found = {
         "dataset": f"{dataset['path']}: {size}, {counted(dataset['shards'], 'shard')}, {dataset['file_system']}{drive}",
         "machine": f"{machine['gpu'] or 'no GPU'}; {machine['cpu']}, {cores}",
-        "measured": f"{turns}; {batch}, to {given['device']}",
+        "measured": f"{turns}, interleaved; {batch}, to {given['device']}",
         "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
     }
     checked = record["verified"]

@@ -54,7 +54,7 @@ GPU_MACHINE = {
         "memory_bytes": 2**40, "fits_memory": True,
     },
     "conditions": {
-        "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5,
+        "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5, "hot_turn_s": 0.5,
         "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16, "unavailable": {},
         "notes": ["caches in the drive or below a hypervisor are not counted"],
     },
