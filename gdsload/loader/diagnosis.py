@@ -47,6 +47,11 @@ _CLAUSES: dict[Limit, str] = {
     "model": "The training step limits this run, not loading",
     "unknown": "It is unknown yet what limits this run",
 }
+_DO: dict[Limit, str] = {
+    "transform": "more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches.",
+    "host": "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too.",
+    "unknown": f"ask again after {ENOUGH_BATCHES} steps or more.",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,6 +133,8 @@ class Diagnosis:
     @property
     def do(self) -> str:
         """One thing to do."""
+        if self.limit in _DO:
+            return _DO[self.limit]
         found: str = getattr(self, f"_do_about_{self.limit}")()
         return found
 
@@ -192,19 +199,10 @@ class Diagnosis:
             return f'cache="{kept}", if `decode` makes the same of an image in every epoch: it is decoded once.'
         return "convert with a smaller `size`, or give the process more processors."
 
-    def _do_about_transform(self) -> str:
-        return "more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches."
-
-    def _do_about_host(self) -> str:
-        return "a larger batch_size, as each batch takes some Python; a `transform` in the loop's thread counts, too."
-
     def _do_about_model(self) -> str:
         if self.lost_share >= _LITTLE:
             return "longer epochs: each one begins with a wait, and nothing else is lost."
         return "nothing about loading: a faster loader would change nothing. `gdsload.cached(loader)` shows that."
-
-    def _do_about_unknown(self) -> str:
-        return f"ask again after {ENOUGH_BATCHES} steps or more."
 
     def _fits(self) -> str:
         """The cache in VRAM as what to do, if it is not used and has room for a tenth of the dataset or more."""

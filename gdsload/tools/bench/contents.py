@@ -8,8 +8,7 @@ from typing import Any
 
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.bench.compare import EQUAL
-from gdsload.tools.bench.facts import STATES, Facts, Row, State, rate
-from gdsload.tools.bench.figures import figure, percent, thousands
+from gdsload.tools.bench.facts import STATES, Facts, Row, State, figure, percent, rate, thousands
 
 Record = dict[str, Any]
 

@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any, cast
 
 from gdsload.loader.loader import DataLoader
@@ -15,13 +16,13 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, SEED, BenchPlan, conditions, describe, machine, versions
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
-from gdsload.tools.bench.check import Reference, check_row
+from gdsload.tools.bench.check import Digest, check_row
 from gdsload.tools.bench.facts import State, limit_of
 from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, sample_bytes, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import Warm, run_turn, settle
+from gdsload.tools.bench.turns import LEAST_BATCHES, Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
@@ -105,12 +106,12 @@ class _Bench:
         self.of = sum(len(some) for rows in states for some in rounds(rows, plan.turns))
         for row in every:
             self._stack.callback(row.close)
-        reference = Reference(plan)
+        digests: dict[int, Digest] = {}
         for row in every:
             known = {checked["row"] for checked in record["verified"]}
             if row.name not in known and not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
-                record["verified"].append(check_row(row, plan, reference))
+                record["verified"].append(check_row(row, plan, digests))
         for row in every:
             if row.maps:  # pages that a loader has registered stay in the page cache
                 row.close()
@@ -131,8 +132,14 @@ class _Bench:
         limits["memory"] = memory_limit(plan.limit_s / 10)
         self._drive, why = drive_limit(plan, plan.limit_s)
         limits["drive_why"] = why or None
-        if self._drive is not None:
-            limits["drive"] = shown(self._drive, [])
+        if self._drive is None:
+            return
+        limits["drive"] = shown(self._drive, [])
+        if plan.budget_s is not None:
+            # Of a slow drive, fewer turns with enough batches tell more.
+            enough_s = 2 * LEAST_BATCHES * plan.batch_size * plan.sample_bytes / 1e9 / self._drive.gb_per_s
+            self.plan = replace(plan, turn_s=max(plan.turn_s, min(enough_s, 2 * plan.turn_s)))
+            self.record["conditions"]["turn_s"] = self.plan.turn_s
 
     def _state(self, name: State, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
         """The turns of one state of the page cache."""

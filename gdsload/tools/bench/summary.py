@@ -37,7 +37,6 @@ def summary(
     rate = spread([turn["gb_per_s"] for turn in turns])
     seconds, nbytes = (sum(turn[name] for turn in turns) for name in ("seconds", "bytes"))
     between = np.concatenate([np.array(times) for _, times in taken]) * 1e3
-    firsts = [turn["first_batch_s"] for turn in turns if turn["first_batch_s"] is not None]
     from_drive = _drive_share(turns, nbytes, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
@@ -58,7 +57,6 @@ def summary(
         "batch_ms": dict(zip(("p50", "p99"), np.percentile(between, [50, 99]).tolist(), strict=True))
         if len(between)
         else None,
-        "first_batch_s": float(np.median(firsts)) if firsts else None,
         "cpu_s_per_gb": sum(turn["cpu_s"] for turn in turns) / (nbytes / 1e9) if nbytes else None,
         "drive_share": from_drive,
         "share_of_limit": share,

@@ -13,7 +13,6 @@ from contextlib import closing
 from itertools import count
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 
 from gdsload.engine.assemble import Batch
@@ -102,7 +101,7 @@ class _Turn:
         self.seconds = self.cpu_s = 0.0
         self.nbytes = self.samples = 0
         self.drive_bytes: int | None = 0
-        self.parts, self.firsts = 0, list[float]()
+        self.parts = 0
         self.between: list[float] = []
         self.paths: dict[str, int] = {}
 
@@ -112,10 +111,7 @@ class _Turn:
         ramp, now = Ramp(self.row, self.plan, used, cold=warm is not None), started
         between, some = list[float](), (0, 0)
         for batch in batches:
-            if not ramp.count:
-                self.firsts.append(self.arrivals.all() - started)
-            else:
-                self.arrivals.wait()
+            self.arrivals.wait()
             before, now = now, time.perf_counter()
             between.append(now - before)
             some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
@@ -173,8 +169,7 @@ class _Turn:
             self.paths[path] = self.paths.get(path, 0) + moved
 
     def record(self, number: int) -> dict[str, Any]:
-        """The turn, for the record. Times of batches are in milliseconds."""
-        p50, p99 = np.percentile(self.between, [50, 99]).tolist() if self.between else (0.0, 0.0)
+        """The turn, for the record."""
         return {
             "turn": number,
             "gb_per_s": self.nbytes / self.seconds / 1e9 if self.seconds else 0.0,
@@ -183,8 +178,6 @@ class _Turn:
             "samples": self.samples,
             "bytes": self.nbytes,
             "parts": self.parts,
-            "first_batch_s": statistics.median(self.firsts) if self.firsts else None,
-            "batch_ms": {"p50": p50 * 1e3, "p99": p99 * 1e3},
             "cpu_s": self.cpu_s,
             "drive_bytes": self.drive_bytes,
             "bytes_by_path": self.paths,

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.bottleneck import judge_step
 from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
-from gdsload.tools.bench.facts import STATES, Facts, Row, compared, rate, saved
-from gdsload.tools.bench.figures import figure, gain_text, percent
+from gdsload.tools.bench.facts import STATES, Facts, Row, compared, figure, gain_text, percent, rate, saved
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
+    judge_step,
     later_epochs,
     longer,
     may_help,

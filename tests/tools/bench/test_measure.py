@@ -119,7 +119,7 @@ def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(planned,
 
 
 def test_hot_is_refused_where_the_page_cache_takes_too_long_to_fill(planned, drops, monkeypatch):
-    slow = DriveRate(1.0, 4096, 4, 4, None, None, 1e-6, 0)
+    slow = DriveRate(1.0, 4096, 4, 4, None, None, 1e-6)
     monkeypatch.setattr(run, "drive_limit", lambda *_: (slow, ""))
     plan = planned(turns=1, cold=False)
     with monkeypatch.context() as patch:
@@ -210,6 +210,13 @@ def test_the_plan_keeps_to_its_budget(planned, budget_s):
         assert plan.hot_turn_s > 0.1
         said = f"9 turns of {plan.turn_s:.2g} s cold and {plan.hot_turn_s:.2g} s hot for each row of gdsload's, 3 for "
         assert said in plan_text(plan)
+
+
+@pytest.mark.parametrize(("gb_per_s", "factor"), [(1e-6, 2), (1e6, 1)])
+def test_turns_are_longer_where_the_drive_is_slow(planned, monkeypatch, gb_per_s, factor):
+    monkeypatch.setattr(run, "drive_limit", lambda *_: (DriveRate(gb_per_s, 4096, 4, 4, None, None, 1.0), ""))
+    plan = planned(turns=1, seconds=None, budget_s=1, cold=False)
+    assert run_bench(plan)["conditions"]["turn_s"] == pytest.approx(factor * plan.turn_s)
 
 
 def test_bad_options_are_refused(bench_data):

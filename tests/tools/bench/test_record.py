@@ -5,7 +5,7 @@ import json
 from gdsload.tools.bench import run_bench
 
 KEYS = {
-    *("name", "kind", "detail", "asked", "backend", "reason", "gb_per_s", "samples_per_s", "batch_ms", "first_batch_s"),
+    *("name", "kind", "detail", "asked", "backend", "reason", "gb_per_s", "samples_per_s", "batch_ms"),
     *("cpu_s_per_gb", "drive_share", "share_of_limit", "warning", "bytes_by_path", "turns"),
 }
 

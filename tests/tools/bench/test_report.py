@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.tools.bench.figures import figure, gain_text, percent, thousands
+from gdsload.tools.bench.facts import figure, gain_text, percent, thousands
 from gdsload.tools.bench.page import render_page
 from gdsload.tools.bench.report import render_text
 from gdsload.tools.bench.same_pattern import commands, pasteable

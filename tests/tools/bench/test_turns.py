@@ -179,7 +179,7 @@ def test_what_comes_late_in_an_epoch_is_looked_at(planned, drops):
 def turn(**more):
     return {
         "gb_per_s": 2.0, "seconds": 1.0, "batches": LEAST_BATCHES, "samples": 10, "bytes": 2 * 10**9, "cpu_s": 4.0,
-        "first_batch_s": 0.1, "drive_bytes": 2 * 10**9, "bytes_by_path": {"host": 7},
+        "drive_bytes": 2 * 10**9, "bytes_by_path": {"host": 7},
     } | more  # fmt: skip
 
 
