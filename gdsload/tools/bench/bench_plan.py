@@ -192,11 +192,8 @@ def make_plan(
         shuffle: True, False, ``"full"`` or ``"block"``, as of the loader.
         device: where batches go; None for the current accelerator, or the CPU if there is none.
         backends: names of backends; None: all that could be of use here.
-        **wanted: `budget_s`: seconds in all (default: 120). `turns`: how often each row is measured (default: 9).
-            `seconds`: of each turn, whatever that takes in all; None: as many as the budget has. `cold`, `hot`: whether
-            to measure in that state of the page cache. `workers`: processes of torch's loader; None: one a core, 16 at
-            most. `step_ms`: how long a training step takes, for the record. `torch_row`: whether torch's loader is
-            measured.
+        **wanted: attributes of the plan by name, and `seconds`: of each turn, whatever that takes in all. None: turns
+            as long as the budget has room for, and one worker a core, 16 at most.
 
     Raises:
         OptionError: if an argument cannot be used, or the dataset has no samples.

@@ -18,11 +18,10 @@ from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
 from gdsload.tools.bench.check import Digest, check_row
 from gdsload.tools.bench.facts import State, limit_of
-from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, sample_bytes, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import LEAST_BATCHES, Warm, run_turn, settle
+from gdsload.tools.bench.turns import LEAST_BATCHES, LateSamples, Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises

@@ -22,6 +22,14 @@ def longer(facts: Facts) -> str:
     return f"--turns {_MORE_TURNS}" + (f" --budget {math.ceil(4 * budget_s / 60)}min" if budget_s else "")
 
 
+def longer_turns(facts: Facts) -> str:
+    """The option of a benchmark with longer turns."""
+    given = facts.record["conditions"]
+    if given["budget_s"]:
+        return f"--budget {math.ceil(4 * given['budget_s'] / 60)}min"
+    return f"--seconds {math.ceil(4 * given['turn_s'])}"
+
+
 def shares_taken(facts: Facts, gds: Row, other: Row) -> str:
     """How much of the limit the two rows take."""
     ceiling = facts.ceiling(facts.decisive)

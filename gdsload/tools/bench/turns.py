@@ -13,12 +13,15 @@ from contextlib import closing
 from itertools import count
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from gdsload.engine.assemble import Batch
 from gdsload.system.probe.tree import Tree
 from gdsload.system.streams import current_stream, has_streams, record
 from gdsload.tools.bench.bench_plan import BenchPlan
+from gdsload.tools.bench.by_hand import StoredRows
+from gdsload.tools.bench.cache_state import resident_share
 from gdsload.tools.bench.rows import LoaderRow, Row, endless, sample_bytes, synchronise
 
 LEAST_BATCHES = 20
@@ -27,9 +30,32 @@ _LEAST_PART_S = 0.25
 _LOOK_S = 0.1
 _UNDER_WAY = 2
 """Batches that the device may still be finishing when the next one is asked for."""
+_LATE_BATCHES, _LATE_SAMPLES = 16, 4
+_WARM_SHARE = 0.1
 Warm = Callable[[], bool]
 """Tells whether so much of what is still to be read is in the page cache that a row's rate is not a cold one's."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class LateSamples:
+    """Some samples of the last quarter of an epoch, with the pages of their largest columns.
+
+    While they are not in the page cache, the epoch is a cold one. What a row reads ahead of itself is not among them,
+    but what the kernel reads around its samples may be.
+    """
+
+    def __init__(self, plan: BenchPlan, rows: StoredRows, epoch: int) -> None:
+        random = np.random.default_rng(epoch)
+        steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
+        ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
+        columns, _ = rows.columns(ids)
+        largest = max(columns, key=lambda column: column.extents.total_bytes).extents
+        middle = largest.offset + largest.nbytes // 2
+        self._places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
+
+    def warm(self) -> bool:
+        """Return whether more than a tenth of them are in the page cache."""
+        return resident_share(self._places) > _WARM_SHARE
 
 
 class Usage(NamedTuple):

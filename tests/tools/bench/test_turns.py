@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from gdsload.tools.bench import bench_plan, cache_state, make_plan, turns
 from gdsload.tools.bench.by_hand import StoredRows
-from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.measure import rounds
 from gdsload.tools.bench.rows import LoaderRow, Row
 from gdsload.tools.bench.summary import LEAST_BATCHES, noise_of, summary
-from gdsload.tools.bench.turns import Usage, run_turn
+from gdsload.tools.bench.turns import LateSamples, Usage, run_turn
 
 BATCH = {"x": torch.zeros(1000, 10, dtype=torch.uint8)}
 PACE_S = 0.01
