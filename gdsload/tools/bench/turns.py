@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -322,7 +321,5 @@ def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
-    if len(values) == 1:
-        return {"median": values[0], "q1": values[0], "q3": values[0]}
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    q1, median, q3 = np.percentile(values, [25, 50, 75]).tolist()
     return {"median": median, "q1": q1, "q3": q3}

@@ -95,7 +95,7 @@ def test_the_process_that_maps_a_file_is_named(planned):
 @pytest.mark.parametrize(
     ("module", "name", "answer", "said"),
     [
-        (cache, "_look", cache.Residency(1, 0), "does not see a page that was just read"),
+        (cache, "resident_share", 0.0, "does not see a page that was just read"),
         (cache.os, "access", False, "only to users who may write it"),
     ],
 )
