@@ -35,9 +35,9 @@ def conditions(record: Record) -> dict[str, str]:
     drive = f" on {dataset['drive']}" if dataset.get("drive") else ""
     cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
     taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state) if row["kind"] == "gdsload"]
-    turns = (
-        counted(given["turns"], "turn") + f" of {figure(given['turn_s'])} s cold, {figure(given['hot_turn_s'])} s hot"
-    )
+    lengths = {"cold": given["turn_s"], "hot": given["hot_turn_s"]}
+    each = ", ".join(f"{figure(lengths[state])} s {state}" for state in STATES if record[state] is not None)
+    turns = f"{counted(given['turns'], 'turn')} of {each or 'no row'}"
     if taken and min(taken) < given["turns"]:
         turns = f"{min(taken)} of {turns}"
     batch = f"batches of {given['batch_size']} ({format_bytes(given['batch_bytes'])}), shuffle {given['shuffle']}"
