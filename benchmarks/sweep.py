@@ -39,9 +39,8 @@ from gdsload.system.units import format_bytes, parse_bytes
 from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_plan, versions
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill
-from gdsload.tools.bench.late_samples import LateSamples
 from gdsload.tools.bench.rows import LoaderRow
-from gdsload.tools.bench.turns import Warm, run_turn, settle
+from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
 
 __all__ = ["main"]
 

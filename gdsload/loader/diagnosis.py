@@ -47,6 +47,11 @@ _CLAUSES: dict[Limit, str] = {
     "model": "The training step limits this run, not loading",
     "unknown": "The limit of this run is not known yet",
 }
+_DO: dict[Limit, str] = {
+    "transform": "use more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches.",
+    "host": "use a larger batch_size, since each batch runs some Python code, as does a `transform`.",
+    "unknown": f"call this again after {ENOUGH_BATCHES} steps or more.",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,6 +133,8 @@ class Diagnosis:
     @property
     def do(self) -> str:
         """The advice: one thing to change."""
+        if self.limit in _DO:
+            return _DO[self.limit]
         found: str = getattr(self, f"_do_about_{self.limit}")()
         return found
 
@@ -192,19 +199,10 @@ class Diagnosis:
             return f'cache="{kept}", if `decode` gives the same pixels in every epoch: each image is then decoded once.'
         return "convert with a smaller `size`, or give the process more CPU cores."
 
-    def _do_about_transform(self) -> str:
-        return "use more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches."
-
-    def _do_about_host(self) -> str:
-        return "use a larger batch_size, since each batch runs some Python code, as does a `transform`."
-
     def _do_about_model(self) -> str:
         if self.lost_share >= _LITTLE:
             return "use longer epochs: each epoch begins with a wait, and no other time is lost."
         return "nothing: a faster loader would not save time. `gdsload.cached(loader)` shows that."
-
-    def _do_about_unknown(self) -> str:
-        return f"call this again after {ENOUGH_BATCHES} steps or more."
 
     def _fits(self) -> str:
         """The advice to cache in VRAM, if it is not used and has room for a tenth of the dataset or more."""

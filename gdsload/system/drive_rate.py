@@ -48,7 +48,6 @@ class DriveRate:
         p50_ms: median latency of a read at a queue depth of 16; None if that depth was not measured.
         p99_ms: 99th percentile of the same latency.
         sequential_gb_per_s: throughput of sequential blocks of 4 MiB, at the best queue depth.
-        nbytes: bytes that were read for the measurement.
     """
 
     gb_per_s: float
@@ -58,7 +57,6 @@ class DriveRate:
     p50_ms: float | None
     p99_ms: float | None
     sequential_gb_per_s: float
-    nbytes: int
 
 
 def measure_drive(
@@ -92,7 +90,7 @@ def measure_drive(
         ordered = max((drive.rate(depth, block, each_s, drive.in_order) for depth in in_order), default=0.0)
         best = max(found, key=found.__getitem__)
         p50, p99 = np.percentile(times, [50, 99]).tolist() if len(times) else (None, None)
-        return DriveRate(found[best] / 1e9, size, best[0], best[0] * best[1], p50, p99, ordered / 1e9, drive.nbytes)
+        return DriveRate(found[best] / 1e9, size, best[0], best[0] * best[1], p50, p99, ordered / 1e9)
 
 
 class _Drive:
@@ -106,7 +104,6 @@ class _Drive:
         self._random = np.random.default_rng()  # other places in every run, since the drive may have a cache
         self.times: list[float] = []
         """The latencies of the timed reads, in milliseconds."""
-        self.nbytes = 0
 
     def fitting(self, read_bytes: int) -> int:
         """The size of a read, reduced to the length of the longest file."""
@@ -120,11 +117,10 @@ class _Drive:
         threads, each = depth
         places = draw(size)
         timed = self.times if depth == _TIMED and places.random else None
-        found: list[tuple[float, int]] = []
+        found: list[float] = []
         with closing(Pool(threads, "gdsload-drive")) as pool:
             pool.run([partial(self._read, places, each, seconds, (found, timed))] * threads).wait()
-        self.nbytes += sum(nbytes for _, nbytes in found)
-        return sum(rate for rate, _ in found)
+        return sum(found)
 
     def at_random(self, size: int) -> Places:
         """Random places."""
@@ -134,9 +130,7 @@ class _Drive:
         """Sequential places, from a random start."""
         return Places(self._fds, self._lengths, size, self._random, count(int(self._random.integers(2**40))))
 
-    def _read(
-        self, places: Places, each: int, seconds: float, noted: tuple[list[tuple[float, int]], list[float] | None]
-    ) -> None:
+    def _read(self, places: Places, each: int, seconds: float, noted: tuple[list[float], list[float] | None]) -> None:
         found, times = noted
         room = max(min(each * places.size, _BUFFER_BYTES) // places.size, 1)
         with mmap.mmap(-1, room * places.size) as memory:  # begins with a page
@@ -153,7 +147,7 @@ class _Drive:
                 before, now = now, time.perf_counter()
                 if times is not None:
                     times.append((now - before) * 1e3)
-            found.append((total / (now - begun), total))
+            found.append(total / (now - begun))
             del view
 
     def _failed(self, result: int) -> ReadError:

@@ -36,7 +36,6 @@ def test_the_best_depth_is_the_rate(files, monkeypatch):
 def test_reads_are_whole_pages_that_some_file_has(files, asked, read):
     found = measure_drive(files, asked, 0.16)
     assert found.read_bytes == read
-    assert found.nbytes > 0
     assert min(found.gb_per_s, found.sequential_gb_per_s) > 0
     assert 0 < found.p50_ms <= found.p99_ms
 

@@ -21,7 +21,7 @@ from gdsload.system.arrays import IntArray
 
 _ALIGNED_BYTES = 64
 _AHEAD = 4
-"""Batches that kvikio reads at once."""
+"""Batches that kvikio reads beside the one that is waited for."""
 
 
 class _Column(NamedTuple):
@@ -114,7 +114,7 @@ class StoredRows:
 
 
 class KvikioRows:
-    """Reads samples into a GPU's memory with one `pread` of kvikio's for each run of neighbours, 4 batches at once.
+    """Reads samples into a GPU's memory with one `pread` of kvikio's for each run of neighbours, 5 batches at once.
 
     Raises:
         Exception: whatever kvikio raises where it cannot be used.
@@ -131,12 +131,17 @@ class KvikioRows:
     def batches(self, ids: Iterator[IntArray]) -> Iterator[dict[str, Any]]:
         """A batch for each of these lists of samples."""
         under_way: list[tuple[list[_Column], torch.Tensor, list[Any]]] = []
-        for some in ids:
-            under_way.append(self._begin(some))
-            if len(under_way) > _AHEAD:
+        try:
+            for some in ids:
+                under_way.append(self._begin(some))
+                if len(under_way) > _AHEAD:
+                    yield self._finish(*under_way.pop(0))
+            while under_way:
                 yield self._finish(*under_way.pop(0))
-        while under_way:
-            yield self._finish(*under_way.pop(0))
+        finally:  # a read that goes on would write into memory that another batch has by then
+            for _, _, reads in under_way:
+                for read, _ in reads:
+                    read.get()
 
     def _begin(self, ids: IntArray) -> tuple[list[_Column], torch.Tensor, list[Any]]:
         columns, nbytes = self._rows.columns(ids)

@@ -70,8 +70,8 @@ def look(files: Sequence[str]) -> Residency:
     pages = np.array([-(-os.stat(file).st_size // mmap.PAGESIZE) for file in files], np.int64)
     total = int(pages.sum())
     if total <= _MOST_PAGES:
-        found = [_look(file, None) for file in files]
-        return Residency(total, sum(one.resident for one in found))
+        every = zip(files, pages.tolist(), strict=True)
+        return Residency(total, sum(int(_pages(file, [0], count).sum()) for file, count in every if count))
     places = np.sort(np.random.default_rng().integers(total, size=_MOST_PAGES // _RUN_PAGES))
     ends = pages.cumsum()
     resident = looked = 0
@@ -105,7 +105,7 @@ def why_blind(files: Sequence[str]) -> str:
     for file in {os.stat(file).st_dev: file for file in files}.values():
         with open(file, "rb", buffering=0) as stream:
             stream.read(1)
-        if not _look(file, 1).hot:
+        if not resident_share([(file, 0)]):
             return f"mincore does not report a page that was just read, so its results for {file} cannot be trusted"
     return ""
 
@@ -159,13 +159,6 @@ def _drop(file: str) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
-
-
-def _look(file: str, nbytes: int | None) -> Residency:
-    """The pages of a file, or of its first bytes, that are in the page cache."""
-    nbytes = os.stat(file).st_size if nbytes is None else nbytes
-    found = _pages(file, [0], -(-nbytes // mmap.PAGESIZE)) if nbytes else np.zeros(0, bool)
-    return Residency(found.size, int(found.sum()))
 
 
 def _pages(file: str, begins: Sequence[int], count: int = 1) -> NDArray[np.bool_]:

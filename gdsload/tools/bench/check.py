@@ -22,31 +22,15 @@ _BYTES = 64 * 2**20
 _MOST_S = 2.0
 _SEED = 0
 
-_Digest = tuple[bytes, int]
+Digest = tuple[bytes, int]
+"""Digest and bytes of a sample."""
 
 
-class Reference:
-    """Digests of samples, read by `ShardDataset` into RAM, without mapping a file.
-
-    Args:
-        plan: what is measured.
-    """
-
-    def __init__(self, plan: BenchPlan) -> None:
-        self._dataset = plan.dataset
-        self._known: dict[int, _Digest] = {}
-
-    def digest(self, index: int) -> _Digest:
-        """Digest and bytes of a sample."""
-        if index not in self._known:
-            self._known[index] = _digest(self._dataset[index])
-        return self._known[index]
-
-
-def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]:
+def check_row(row: Row, plan: BenchPlan, digests: dict[int, Digest]) -> dict[str, Any]:
     """Compare samples of the first batches of a row with the dataset's, in the order that the loader is to have.
 
     Up to 512 samples and about 64 MiB of them are compared, drawn with a fixed seed, of what comes within two seconds.
+    `digests` has those of samples that `ShardDataset` has read, without mapping a file; it is filled on the way.
 
     Returns:
         The comparison, for the record.
@@ -57,7 +41,7 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
     most = max(min(_SAMPLES, int(_BYTES / plan.sample_bytes)), _LEAST_SAMPLES)
     each = max(_SAMPLES_OF_A_BATCH, -(-most // plan.batches))
     random = np.random.default_rng(_SEED)
-    found: dict[int, _Digest] = {}
+    found: dict[int, Digest] = {}
     row.open()
     until = float("inf")
     expected = plan.ids(0)
@@ -74,7 +58,9 @@ def check_row(row: Row, plan: BenchPlan, reference: Reference) -> dict[str, Any]
                 break
     row.rest()
     for index, digest in found.items():
-        if digest != reference.digest(index):
+        if index not in digests:
+            digests[index] = _digest(plan.dataset[index])
+        if digest != digests[index]:
             raise _wrong(row, f"sample {index} has other bytes than ShardDataset reads, or comes at another place")
     return {"row": row.name, "samples": len(found), "bytes": sum(nbytes for _, nbytes in found.values())}
 
@@ -91,7 +77,7 @@ def _size(batch: Batch) -> int:
     return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
 
 
-def _digest(sample: dict[str, Any]) -> _Digest:
+def _digest(sample: dict[str, Any]) -> Digest:
     """Names, types, shapes and bytes of a sample as one digest; and how many bytes it has."""
     state, total = xxhash.xxh3_128(), 0
     for name, value in sample.items():

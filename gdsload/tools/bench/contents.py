@@ -8,8 +8,7 @@ from typing import Any
 
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.bench.compare import EQUAL
-from gdsload.tools.bench.facts import STATES, Facts, Row, State, rate
-from gdsload.tools.bench.figures import figure, percent, thousands
+from gdsload.tools.bench.facts import STATES, Facts, Row, State, figure, percent, rate, thousands
 
 Record = dict[str, Any]
 
@@ -35,15 +34,17 @@ def conditions(record: Record) -> dict[str, str]:
     size = f"{dataset['samples']:,}".replace(",", " ") + f" samples, {format_bytes(dataset['bytes'])}"
     drive = f" on {dataset['drive']}" if dataset.get("drive") else ""
     cores = f"{counted(machine['cores'], 'core')}, {format_bytes(machine['ram_bytes'])}, Linux {machine['kernel']}"
-    taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state)]
-    turns = f"{counted(given['turns'], 'turn')} of {figure(given['turn_s'])} s for each row, interleaved"
+    taken = [len(row["turns"]) for state in STATES for row in shown_rows(record, state) if row["kind"] == "gdsload"]
+    lengths = {"cold": given["turn_s"], "hot": given["hot_turn_s"]}
+    each = ", ".join(f"{figure(lengths[state])} s {state}" for state in STATES if record[state] is not None)
+    turns = f"{counted(given['turns'], 'turn')} of {each or 'no row'}"
     if taken and min(taken) < given["turns"]:
         turns = f"{min(taken)} of {turns}"
     batch = f"batches of {given['batch_size']} ({format_bytes(given['batch_bytes'])}), shuffle {given['shuffle']}"
     found = {
         "dataset": f"{dataset['path']}: {size}, {counted(dataset['shards'], 'shard')}, {dataset['file_system']}{drive}",
         "machine": f"{machine['gpu'] or 'no GPU'}; {machine['cpu']}, {cores}",
-        "measured": f"{turns}; {batch}, to {given['device']}",
+        "measured": f"{turns}, interleaved; {batch}, to {given['device']}",
         "versions": ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
     }
     checked = record["verified"]

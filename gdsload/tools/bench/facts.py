@@ -1,7 +1,8 @@
-"""The facts of a record that a verdict rests on."""
+"""The facts of a record that a verdict rests on, and numbers as people read them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,19 +86,8 @@ class Facts:
         return float(found["gb_per_s"]) if found else None
 
     def ceiling(self, state: State) -> tuple[str, float] | None:
-        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known.
-
-        That is the drive or the link, the lower of them, if the page cache is cold, and otherwise the link, or memory
-        where batches stay in it.
-        """
-        drive, link, memory = self.limit("drive"), self.limit("link"), self.limit("memory")
-        if state == "cold":
-            if drive is None:
-                return None
-            return ("link", link) if link is not None and link < drive else ("drive", drive)
-        if link is not None:
-            return "link", link
-        return None if memory is None else ("memory", memory)
+        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known."""
+        return limit_of(self.record["limits"], state)
 
     def limited_by(self, state: State) -> str | None:
         """The name of what limits the row that `auto` uses: "drive", "link", "memory", or "loader" if none does."""
@@ -107,15 +97,18 @@ class Facts:
         return ceiling[0] if rate(row) >= 0.9 * ceiling[1] else "loader"
 
 
+def limit_of(limits: dict[str, Any], state: State) -> tuple[str, float] | None:
+    """The limit of a table's rows: the drive or the link, the lower of them, where it is cold, else link or memory."""
+    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
+    if state == "cold" and limits["drive"] is None:
+        return None
+    found = {name: float(limits[name]["gb_per_s"]) for name in names if limits[name]}
+    return min(found.items(), key=lambda one: one[1], default=None)
+
+
 def compared(ours: Row, theirs: Row) -> Comparison:
     """Two rows, turn by turn."""
     return compare([turn["gb_per_s"] for turn in ours["turns"]], [turn["gb_per_s"] for turn in theirs["turns"]])
-
-
-def cores_of(row: Row) -> float | None:
-    """Processors that a row keeps busy."""
-    spent = row.get("cpu_s_per_gb")
-    return None if spent is None else spent * rate(row)
 
 
 def saved(row: Row, other: Row) -> float | None:
@@ -123,3 +116,33 @@ def saved(row: Row, other: Row) -> float | None:
     if row.get("cpu_s_per_gb") is None or other.get("cpu_s_per_gb") is None:
         return None
     return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"])
+
+
+def figure(number: float | None) -> str:
+    """Two or three digits: ``"0.057"``, ``"2.3"``, ``"11.6"``, ``"347"``; a dash where nothing is known."""
+    if number is None or not math.isfinite(number):
+        return "–"
+    if not number:
+        return "0"
+    digits = 1 - math.floor(math.log10(abs(number)) + 1e-9)
+    return f"{number:.{1 if 9.95 <= abs(number) < 99.95 else max(digits, 0)}f}"
+
+
+def percent(share: float | None) -> str:
+    """``"97 %"``; one digit more below 2 %."""
+    if share is None or not math.isfinite(share):
+        return "–"
+    return f"{100 * share:.1f} %" if 0.0005 <= abs(share) < 0.0195 else f"{100 * share:.0f} %"
+
+
+def gain_text(gain: float) -> str:
+    """``"+65 %"``, ``"-12 %"``, and from twice as much on ``"2.6 times"``."""
+    return f"{figure(1 + gain)} times" if gain >= 1 else f"{100 * gain:+.0f} %"
+
+
+def thousands(number: float | None) -> str:
+    """``"77 000"``: three digits of it, in groups of three."""
+    if number is None or not math.isfinite(number):
+        return "–"
+    digits = 3 - len(str(round(number)))
+    return f"{round(number, min(digits, 0)):,.0f}".replace(",", " ")

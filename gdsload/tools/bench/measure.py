@@ -6,21 +6,22 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any, cast
 
 from gdsload.loader.loader import DataLoader
 from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.probe.mounts import IN_MEMORY
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.bench_plan import SEED, BenchPlan, conditions, describe, machine, versions
+from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, SEED, BenchPlan, conditions, describe, machine, versions
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
-from gdsload.tools.bench.check import Reference, check_row
-from gdsload.tools.bench.late_samples import LateSamples
+from gdsload.tools.bench.check import Digest, check_row
+from gdsload.tools.bench.facts import State, limit_of
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
-from gdsload.tools.bench.rows import ControlRow, Row, make_rows, sample_bytes, synchronise
-from gdsload.tools.bench.summary import limit_of, noise_of, summary
-from gdsload.tools.bench.turns import Warm, run_turn, settle
+from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, sample_bytes, synchronise
+from gdsload.tools.bench.summary import noise_of, summary
+from gdsload.tools.bench.turns import LEAST_BATCHES, LateSamples, Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
@@ -77,7 +78,7 @@ class _Bench:
         self._drive: DriveRate | None = None
         self._again: list[float] = []
         self._begun = time.monotonic()
-        self._taken: dict[str, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
+        self._taken: dict[State, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
         self.record: dict[str, Any] = {
             "schema": SCHEMA,
             "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -100,15 +101,16 @@ class _Bench:
         self._say("finding read paths")
         cold, hot, record["conditions"]["unavailable"] = make_rows(plan)
         every = list(dict.fromkeys([*cold, *hot]))
-        self.of = plan.turns * (len(cold) * plan.cold + len(hot) * plan.hot)
+        states = [cold] * plan.cold + [hot] * plan.hot
+        self.of = sum(len(some) for rows in states for some in rounds(rows, plan.turns))
         for row in every:
             self._stack.callback(row.close)
-        reference = Reference(plan)
+        digests: dict[int, Digest] = {}
         for row in every:
             known = {checked["row"] for checked in record["verified"]}
             if row.name not in known and not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
-                record["verified"].append(check_row(row, plan, reference))
+                record["verified"].append(check_row(row, plan, digests))
         for row in every:
             if row.maps:  # pages that a loader has registered stay in the page cache
                 row.close()
@@ -129,12 +131,19 @@ class _Bench:
         limits["memory"] = memory_limit(plan.limit_s / 10)
         self._drive, why = drive_limit(plan, plan.limit_s)
         limits["drive_why"] = why or None
-        if self._drive is not None:
-            limits["drive"] = shown(self._drive, [])
+        if self._drive is None:
+            return
+        limits["drive"] = shown(self._drive, [])
+        if plan.budget_s is not None:
+            # Of a slow drive, fewer turns with enough batches tell more.
+            enough_s = 2 * LEAST_BATCHES * plan.batch_size * plan.sample_bytes / 1e9 / self._drive.gb_per_s
+            self.plan = replace(plan, turn_s=max(plan.turn_s, min(enough_s, 2 * plan.turn_s)))
+            self.record["conditions"]["turn_s"] = self.plan.turn_s
 
-    def _state(self, name: str, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
+    def _state(self, name: State, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
         """The turns of one state of the page cache."""
         taken = self._taken[name] = [(row, []) for row in rows]
+        end = self.done + sum(map(len, rounds(rows, self.plan.turns)))
         self._say(f"{name}, preparing")
         try:
             if blind := why_blind(self.plan.files):
@@ -144,28 +153,28 @@ class _Bench:
         except _RefusedError as why:
             self.record[name] = {"state": f"not {name}: {why}", "checked": "", "rows": []}
             taken.clear()
-            self.done = self.plan.turns * len(rows)
+            self.done = end
 
-    def _take(self, name: str, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
+    def _take(self, name: State, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
         self._say(f"{name}, turn {self.done + 1} of {self.of}: {row.name}")
-        found = run_turn(row, self.plan, turn, prepare)
+        found = run_turn(row, self.plan if prepare else self.plan.of_hot_turns(), turn, prepare)
         next(turns for one, turns in self._taken[name] if one is row).append(found)
         self.done += 1
 
-    def _rounds(self, name: str, rows: Sequence[Row]) -> Iterator[tuple[int, Row]]:
-        """The turns of a state, as many rounds of them as the budget has room for."""
-        plan, left = self.plan, float("inf")
+    def _rounds(self, name: State, rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+        """The rounds of a state, as many as the budget has room for."""
+        plan, left, every = self.plan, float("inf"), rounds(rows, self.plan.turns)
         if plan.budget_s is not None:
             left = self._begun + plan.budget_s - time.monotonic()
-            left /= 2 if name == "cold" and plan.hot else 1
+            left *= plan.state_s(cold=True) / plan.turns_s if name == "cold" else 1
         until = time.monotonic() + left * _OVER
-        for turn, row in rounds(rows, plan.turns):
-            if row is rows[turn % len(rows)] and turn and time.monotonic() > until:
+        for turn, some in enumerate(every):
+            if turn and time.monotonic() > until:
                 note = f"{name}: the budget of {plan.budget_s:.3g} s was over after {turn} of {plan.turns} turns"
                 self.record["conditions"]["notes"].append(note)
-                self.of -= (plan.turns - turn) * len(rows)
+                self.of -= sum(map(len, every[turn:]))
                 return
-            yield turn, row
+            yield turn, some
 
     def _cold(self, rows: Sequence[Row]) -> str:
         most = self._drop()
@@ -180,12 +189,13 @@ class _Bench:
             most = max(most, self._drop())
             return late.warm
 
-        for turn, row in self._rounds("cold", rows):
-            if row is rows[turn % len(rows)] and self._drive is not None:
-                self._again += [self._drive_again()]
-            self._take("cold", turn, row, prepare)
-            if row.maps:
-                row.close()
+        for turn, some in self._rounds("cold", rows):
+            if self._drive is not None:
+                self._again += [self._drive_again(self._drive)]
+            for row in some:
+                self._take("cold", turn, row, prepare)
+                if row.maps:
+                    row.close()
         return f"at most {most:.2%} of the pages in the page cache, by mincore, before each part of a turn"
 
     def _drop(self) -> float:
@@ -200,8 +210,7 @@ class _Bench:
             why = f"a {kind} keeps its files only in memory"
         raise _RefusedError(f"{found}, after they were dropped: {why}")
 
-    def _drive_again(self) -> float:
-        found = cast("DriveRate", self._drive)
+    def _drive_again(self, found: DriveRate) -> float:
         depth = found.threads, found.depth // found.threads
         return measure_drive(
             self.plan.files, found.read_bytes, min(_AGAIN_S, self.plan.turn_s), (depth,), in_order=()
@@ -233,9 +242,11 @@ class _Bench:
             raise _RefusedError(f"{found}, after they were read")
         self._say("hot, warm-up epochs")
         for row in rows:
-            settle(row, plan, plan.limit_s if plan.on_device else plan.ramp_s)
-        for turn, row in self._rounds("hot", rows):
-            self._take("hot", turn, row, None)
+            if isinstance(row, LoaderRow):  # others read as they always do
+                settle(row, plan, plan.limit_s if plan.on_device else plan.ramp_s)
+        for turn, some in self._rounds("hot", rows):
+            for row in some:
+                self._take("hot", turn, row, None)
         found = look(plan.files)
         if not found.hot:
             raise _RefusedError(f"{found}, after the last turn")
@@ -276,9 +287,11 @@ def _epochs(plan: BenchPlan, most_s: float) -> Iterator[dict[str, float]]:
             yield {"seconds": seconds, "gb_per_s": nbytes / seconds / 1e9, "first_batch_s": first_s}
 
 
-def rounds(rows: Sequence[Row], turns: int) -> Iterator[tuple[int, Row]]:
-    """Every row once a round, each round beginning with the next one."""
+def rounds(rows: Sequence[Row], turns: int) -> list[list[Row]]:
+    """The rows of each round, which begins with the next one; in two of three, only those that a verdict compares."""
+    own, found = [row for row in rows if isinstance(row, LoaderRow)], []
     for number in range(turns):
-        first = number % len(rows)
-        for row in [*rows[first:], *rows[:first]]:
-            yield number, row
+        some = own if number % BY_HAND_EVERY else list(rows)
+        first = number % len(some)
+        found.append([*some[first:], *some[:first]])
+    return found

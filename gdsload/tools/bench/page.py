@@ -7,18 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from gdsload.tools.bench.contents import (
-    answers,
-    bar_shares,
-    cold_start,
-    columns,
-    conditions,
-    limits,
-    missing,
-    notes,
-    remarks,
-    shown_rows,
-)
+from gdsload.tools.bench import contents
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.web_page import web_page
 
@@ -56,12 +45,12 @@ def render_page(record: dict[str, Any]) -> str:
     """
     title = f"gdsload bench {record['dataset']['path']}"
     parts = [f"<h1>{escape(title)}</h1>", *_verdict(record)]
-    parts += _facts("Limits", limits(record))
-    parts += _facts("Cold start: a new loader", cold_start(record))
+    parts += _facts("Limits", contents.limits(record))
+    parts += _facts("Cold start: a new loader", contents.cold_start(record))
     for state in STATES:
         parts += _table(record, state)
-    parts += ["<h2>How it was measured</h2>", _pairs(conditions(record).items())]
-    parts += [f"<p><small>{escape(note)}</small></p>" for note in notes(record)]
+    parts += ["<h2>How it was measured</h2>", _pairs(contents.conditions(record).items())]
+    parts += [f"<p><small>{escape(note)}</small></p>" for note in contents.notes(record)]
     parts.append(f"<p><small>{escape(record['when'])} · <code>{escape(record['command'])}</code></small></p>")
     return web_page(title, _STYLE, "\n".join(parts))
 
@@ -70,7 +59,7 @@ def _verdict(record: dict[str, Any]) -> Iterator[str]:
     found = record["verdict"]
     yield f'<div class="verdict {escape(found["gds"])}"><b>{_prose(found["sentence"])}</b>'
     commands = [("Next", command) for command in found["next"]]
-    yield f"{_pairs([*answers(record), *commands])}</div>"
+    yield f"{_pairs([*contents.answers(record), *commands])}</div>"
 
 
 def _pairs(entries: Any) -> str:
@@ -96,13 +85,13 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
     if record[state] is None:
         return
     yield f"<h2>{escape(_TITLES[state])}</h2>"
-    rows = shown_rows(record, state)
+    rows = contents.shown_rows(record, state)
     if not rows:
-        yield f"<p>{escape(missing(record, state))}</p>"
+        yield f"<p>{escape(contents.missing(record, state))}</p>"
         return
-    found = columns(record, state)
+    found = contents.columns(record, state)
     yield '<div class="scroll"><table>'
-    for number, share in enumerate([None, *bar_shares(record, state)], -1):  # -1: the headings
+    for number, share in enumerate([None, *contents.bar_shares(record, state)], -1):  # -1: the headings
         tag = "th" if share is None else "td"
         cells = [_cell(tag, one.spare, one.title if share is None else one.cells[number]) for one in found]
         bar = f'<td class="bar"><i style="width:{100 * (share or 0):.1f}%"></i></td>'
@@ -112,7 +101,7 @@ def _table(record: dict[str, Any], state: State) -> Iterator[str]:
     yield "</table></div>"
     yield "".join(
         f"<p><small>{escape(text)}</small></p>"
-        for text in filter(None, [record[state]["checked"], *remarks(record, state)])
+        for text in filter(None, [record[state]["checked"], *contents.remarks(record, state)])
     )
 
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gdsload.tools.bench.contents import (
-    Column,
-    answers,
-    bar_shares,
-    cold_start,
-    columns,
-    conditions,
-    limits,
-    missing,
-    notes,
-    remarks,
-    shown_rows,
-)
+from gdsload.tools.bench import contents
 from gdsload.tools.bench.facts import STATES, State
 from gdsload.tools.cli.terminal import plain, wrapped
 
@@ -48,8 +36,8 @@ def render_text(
         blocks: whether bars are drawn with block characters, which not all encodings have.
         painted: gives a text a colour.
     """
-    lines = [line for name, text in conditions(record).items() for line in _labelled(name, text, width)]
-    for title, entries in (("LIMITS", limits(record)), ("COLD START", cold_start(record))):
+    lines = [line for name, text in contents.conditions(record).items() for line in _labelled(name, text, width)]
+    for title, entries in (("LIMITS", contents.limits(record)), ("COLD START", contents.cold_start(record))):
         lines += _entries(title, entries, width, painted)
     for state in STATES:
         lines += _table(record, state, width, blocks, painted)
@@ -90,15 +78,17 @@ def _table(record: dict[str, Any], state: State, width: int, blocks: bool, paint
         return
     yield ""
     name, _, words = _TITLES[state].partition("  ")
-    if not shown_rows(record, state):
-        yield from _painted_first(wrapped(plain(f"{name}  {missing(record, state)}"), width, rest="  "), name, painted)
+    if not contents.shown_rows(record, state):
+        yield from _painted_first(
+            wrapped(plain(f"{name}  {contents.missing(record, state)}"), width, rest="  "), name, painted
+        )
         return
     checked = record[state]["checked"]  # empty if it was stopped
     title = f"{name} {words.rstrip()}" + (f"   ({checked})" if checked else "")
     yield from _painted_first(wrapped(plain(title), width, rest="  "), name, painted)
-    for line in _laid_out(columns(record, state), bar_shares(record, state), width - 2, blocks):
+    for line in _laid_out(contents.columns(record, state), contents.bar_shares(record, state), width - 2, blocks):
         yield f"  {line}".rstrip()
-    for text in remarks(record, state):
+    for text in contents.remarks(record, state):
         yield from wrapped(plain(text), width, first="    ", rest="      ")
 
 
@@ -106,7 +96,7 @@ def _painted_first(lines: list[str], name: str, painted: Paint) -> list[str]:
     return [painted(name, "bold") + lines[0][len(name) :], *lines[1:]]
 
 
-def _laid_out(found: list[Column], shares: list[float], width: int, blocks: bool) -> Iterator[str]:
+def _laid_out(found: list[contents.Column], shares: list[float], width: int, blocks: bool) -> Iterator[str]:
     """A table's lines: columns that do not fit are left out, and the last three only where bars are, too."""
     found = [column for column in found if set(column.cells) != {"–"}]
     most = max(column.spare for column in found)
@@ -125,11 +115,11 @@ def _laid_out(found: list[Column], shares: list[float], width: int, blocks: bool
         yield "  ".join(cells)
 
 
-def _widest(column: Column) -> int:
+def _widest(column: contents.Column) -> int:
     return max(map(len, (column.title, *column.cells)))
 
 
-def _width(found: list[Column]) -> int:
+def _width(found: list[contents.Column]) -> int:
     return sum(map(_widest, found)) + 2 * (len(found) - 1)
 
 
@@ -151,7 +141,7 @@ def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str
     )
     yield ""
     yield from [painted("VERDICT", colour) + lines[0][len("VERDICT") :], *lines[1:]]
-    for label, text in answers(record):
+    for label, text in contents.answers(record):
         yield from _labelled(label, text, width, indent="  ", label=_LABEL - 2)
     for number, command in enumerate(found["next"]):
         label = "" if number else "Next"
@@ -160,5 +150,5 @@ def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str
 
 def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
     yield ""
-    for note in notes(record):
+    for note in contents.notes(record):
         yield from wrapped(plain(note), width, first="- ", rest="  ")

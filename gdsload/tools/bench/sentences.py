@@ -1,22 +1,33 @@
-"""Sentences that several verdicts share."""
+"""Sentences that several answers have in common, and the answer to whether loading is a step's bottleneck."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.facts import Facts, Row, rate, saved
-from gdsload.tools.bench.figures import figure, percent
+from gdsload.tools.bench.facts import STATES, Facts, Row, State, figure, percent, rate, saved
 
 _MORE_TURNS = 25
 _NO_CPU_S = 0.001
-"""CPU seconds per GB that do not matter: a hundredth of a core at 10 GB/s."""
+"""CPU seconds a GB that nobody notices: a hundredth of a core at 10 GB/s."""
+_EASY = 0.9
+"""A loader that has this share of its rate to do keeps up although batches take unequal times."""
+_WHEN = {"cold": "in cold epochs", "hot": "once the data are in memory"}
 
 
 def longer(facts: Facts) -> str:
     """The options for a benchmark with more turns and more time."""
     budget_s = facts.record["conditions"]["budget_s"]
     return f"--turns {_MORE_TURNS}" + (f" --budget {math.ceil(4 * budget_s / 60)}min" if budget_s else "")
+
+
+def longer_turns(facts: Facts) -> str:
+    """The option of a benchmark with longer turns."""
+    given = facts.record["conditions"]
+    if given["budget_s"]:
+        return f"--budget {math.ceil(4 * given['budget_s'] / 60)}min"
+    return f"--seconds {math.ceil(4 * given['turn_s'])}"
 
 
 def shares_taken(facts: Facts, gds: Row, other: Row) -> str:
@@ -87,3 +98,71 @@ def would_help(facts: Facts, name: str) -> str:
 def may_help(facts: Facts) -> str:
     """A sentence on when GDS may help, if the data are in memory."""
     return f"It may help with more than {memory_text(facts)} of data, or in first epochs."
+
+
+def judge_step(facts: Facts) -> dict[str, Any]:
+    """Return whether a step of the time given would wait for its batches.
+
+    The keys: ``answer`` ("no", "yes", "close", "unknown" or "not asked"), ``sentence``, ``do``; ``needs_gb_per_s`` of
+    the step, and ``starved_share`` of each state: the share of the time in which a GPU would be idle. Rates are those
+    of the row that `backend="auto"` uses.
+    """
+    step_ms, nbytes = facts.record["conditions"]["step_ms"], facts.record["conditions"]["batch_bytes"]
+    rates = {state: rate(row) for state in STATES if (row := facts.chosen(state)) is not None and rate(row) > 0}
+    if step_ms is None:
+        return {"answer": "not asked", "sentence": _bounds(facts, nbytes, rates), "do": ""}
+    need = nbytes / step_ms / 1e6
+    starved = {state: max(1 - found / need, 0.0) for state, found in rates.items()}
+    tree: dict[str, Any] = {"needs_gb_per_s": need, "starved_share": starved}
+    needs = f"a step of {figure(step_ms)} ms needs {figure(need)} GB/s"
+    if not rates:
+        return tree | {"answer": "unknown", "sentence": f"{needs}; no row was measured.", "do": ""}
+    slowest = min(rates, key=rates.__getitem__)
+    given = f"the loader reads {figure(rates[slowest])}"
+    if need <= _EASY * rates[slowest]:
+        least = given if len(rates) == 1 else f"{given} or more"
+        return tree | {"answer": "no", "sentence": f"Loading is not your bottleneck: {needs}, {least}.", "do": ""}
+    if need <= rates[slowest]:
+        sentence = f"Loading just keeps up {_WHEN[slowest]}: {needs}, {given}."
+        return tree | {"answer": "close", "sentence": sentence, "do": "Expect waits if the step or the drive changes."}
+    return tree | {"answer": "yes", "sentence": _starved(facts, need, rates), "do": _remedy(facts, need, slowest)}
+
+
+def _bounds(facts: Facts, nbytes: float, rates: dict[State, float]) -> str:
+    if not rates:
+        return "Not asked."
+    times = " or ".join(f"{figure(nbytes / found / 1e6)} ms ({state})" for state, found in rates.items())
+    samples = facts.record["conditions"]["batch_size"]
+    return f"Not asked. A step on a batch of {samples} that takes longer than {times} does not wait."
+
+
+def _starved(facts: Facts, need: float, rates: dict[State, float]) -> str:
+    short: list[State] = [state for state in STATES if state in rates and need > rates[state]]
+    when = "in every epoch" if len(short) == 2 else _WHEN[short[0]]
+    state = short[0]
+    share = percent(1 - rates[state] / need)
+    ceiling = facts.ceiling(state)
+    gives = f"the loader reads {figure(rates[state])}"
+    if ceiling is not None:
+        name, most = ceiling
+        if need <= most:
+            gives += f" of the {name}'s {figure(most)}"
+        else:
+            taken = "" if rates[state] >= _EASY * most else f", and the loader reads {figure(rates[state])}"
+            gives = f"the {name} delivers at most {figure(most)}{taken}"
+    sentence = (
+        f"Loading is your bottleneck {when}: you need {figure(need)} GB/s, {gives}; {share} of a step is starved."
+    )
+    if short == ["cold"] and "hot" in rates and facts.fits_memory:
+        sentence += f" From the second epoch on the loader reads {figure(rates['hot'])} from memory."
+    return sentence
+
+
+def _remedy(facts: Facts, need: float, state: State) -> str:
+    ceiling = facts.ceiling(state)
+    if ceiling is None or need <= ceiling[1]:
+        return "Call `loader.diagnose()` in your training to find the cause."
+    if ceiling[0] == "drive":
+        drives = -(-need // ceiling[1])
+        return f'No loader is that fast. Use {drives:.0f} such drives, encoded images or `cache="vram"`.'
+    return f'No loader is that fast, since the {ceiling[0]} is the limit. Use encoded images or `cache="vram"`.'

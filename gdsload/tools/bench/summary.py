@@ -14,15 +14,6 @@ _FROM_DRIVE_SHARE = 0.9
 """Share of the bytes below which the drive's speed limits a row no more."""
 
 
-def limit_of(limits: dict[str, Any], state: str) -> tuple[str, float] | None:
-    """The limit of a table's rows, and what it is of: the drive or the link where it is cold, else link or memory."""
-    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
-    if state == "cold" and limits["drive"] is None:
-        return None
-    found = {name: limits[name]["gb_per_s"] for name in names if limits[name]}
-    return min(found.items(), key=lambda one: one[1], default=None)
-
-
 def noise_of(rows: Sequence[dict[str, Any]]) -> float | None:
     """The share by which the control differs from the row that it repeats, the first; None without a control."""
     control = next((row for row in rows if row["kind"] == "control"), None)
@@ -46,7 +37,6 @@ def summary(
     rate = spread([turn["gb_per_s"] for turn in turns])
     seconds, nbytes = (sum(turn[name] for turn in turns) for name in ("seconds", "bytes"))
     between = np.concatenate([np.array(times) for _, times in taken]) * 1e3
-    firsts = [turn["first_batch_s"] for turn in turns if turn["first_batch_s"] is not None]
     from_drive = _drive_share(turns, nbytes, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
@@ -67,7 +57,6 @@ def summary(
         "batch_ms": dict(zip(("p50", "p99"), np.percentile(between, [50, 99]).tolist(), strict=True))
         if len(between)
         else None,
-        "first_batch_s": float(np.median(firsts)) if firsts else None,
         "cpu_s_per_gb": sum(turn["cpu_s"] for turn in turns) / (nbytes / 1e9) if nbytes else None,
         "drive_share": from_drive,
         "share_of_limit": share,

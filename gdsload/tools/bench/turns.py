@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,8 @@ from gdsload.engine.assemble import Batch
 from gdsload.system.probe.tree import Tree
 from gdsload.system.streams import current_stream, has_streams, record
 from gdsload.tools.bench.bench_plan import BenchPlan
+from gdsload.tools.bench.by_hand import StoredRows
+from gdsload.tools.bench.cache_state import resident_share
 from gdsload.tools.bench.rows import LoaderRow, Row, endless, sample_bytes, synchronise
 
 LEAST_BATCHES = 20
@@ -28,9 +29,32 @@ _LEAST_PART_S = 0.25
 _LOOK_S = 0.1
 _UNDER_WAY = 2
 """Batches that the device may still be finishing when the next one is asked for."""
+_LATE_BATCHES, _LATE_SAMPLES = 16, 4
+_WARM_SHARE = 0.1
 Warm = Callable[[], bool]
 """Tells whether so much of what is still to be read is in the page cache that a row's rate is not a cold one's."""
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class LateSamples:
+    """Some samples of the last quarter of an epoch, with the pages of their largest columns.
+
+    While they are not in the page cache, the epoch is a cold one. What a row reads ahead of itself is not among them,
+    but what the kernel reads around its samples may be.
+    """
+
+    def __init__(self, plan: BenchPlan, rows: StoredRows, epoch: int) -> None:
+        random = np.random.default_rng(epoch)
+        steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
+        ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
+        columns, _ = rows.columns(ids)
+        largest = max(columns, key=lambda column: column.extents.total_bytes).extents
+        middle = largest.offset + largest.nbytes // 2
+        self._places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
+
+    def warm(self) -> bool:
+        """Return whether more than a tenth of them are in the page cache."""
+        return resident_share(self._places) > _WARM_SHARE
 
 
 class Usage(NamedTuple):
@@ -102,7 +126,7 @@ class _Turn:
         self.seconds = self.cpu_s = 0.0
         self.nbytes = self.samples = 0
         self.drive_bytes: int | None = 0
-        self.parts, self.firsts = 0, list[float]()
+        self.parts = 0
         self.between: list[float] = []
         self.paths: dict[str, int] = {}
 
@@ -112,10 +136,7 @@ class _Turn:
         ramp, now = Ramp(self.row, self.plan, used, cold=warm is not None), started
         between, some = list[float](), (0, 0)
         for batch in batches:
-            if not ramp.count:
-                self.firsts.append(self.arrivals.all() - started)
-            else:
-                self.arrivals.wait()
+            self.arrivals.wait()
             before, now = now, time.perf_counter()
             between.append(now - before)
             some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
@@ -173,8 +194,7 @@ class _Turn:
             self.paths[path] = self.paths.get(path, 0) + moved
 
     def record(self, number: int) -> dict[str, Any]:
-        """The turn, for the record. Times of batches are in milliseconds."""
-        p50, p99 = np.percentile(self.between, [50, 99]).tolist() if self.between else (0.0, 0.0)
+        """The turn, for the record."""
         return {
             "turn": number,
             "gb_per_s": self.nbytes / self.seconds / 1e9 if self.seconds else 0.0,
@@ -183,8 +203,6 @@ class _Turn:
             "samples": self.samples,
             "bytes": self.nbytes,
             "parts": self.parts,
-            "first_batch_s": statistics.median(self.firsts) if self.firsts else None,
-            "batch_ms": {"p50": p50 * 1e3, "p99": p99 * 1e3},
             "cpu_s": self.cpu_s,
             "drive_bytes": self.drive_bytes,
             "bytes_by_path": self.paths,
@@ -303,7 +321,5 @@ def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles."""
-    if len(values) == 1:
-        return {"median": values[0], "q1": values[0], "q3": values[0]}
-    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
+    q1, median, q3 = np.percentile(values, [25, 50, 75]).tolist()
     return {"median": median, "q1": q1, "q3": q3}

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.bottleneck import judge_step
 from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
-from gdsload.tools.bench.facts import STATES, Facts, Row, compared, rate, saved
-from gdsload.tools.bench.figures import figure, gain_text, percent
+from gdsload.tools.bench.facts import STATES, Facts, Row, compared, figure, gain_text, percent, rate, saved
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
+    judge_step,
     later_epochs,
     longer,
+    longer_turns,
     may_help,
     saving,
     shares_taken,
@@ -98,8 +98,10 @@ def _next(facts: Facts, answer: Answer) -> list[str]:
         path = f"--make 8GiB {shlex.quote(made_in)}"
     if answer.gds == "unavailable":
         found.append(f"gdsload doctor {path if made_in is None else shlex.quote(made_in)}")
-    if answer.case in ("noisy", "undecided", "too short", "few turns"):
+    if answer.case in ("noisy", "undecided", "few turns"):
         found.append(f"gdsload bench {path} {longer(facts)}")
+    if answer.case == "too short":
+        found.append(f"gdsload bench {path} {longer_turns(facts)}")
     if answer.case in ("alone", "not asked"):
         found.append(f"gdsload bench {path} --backends auto,gds,bounce")
     if answer.case in ("not cold", "stopped"):
@@ -174,7 +176,7 @@ def _too_short(facts: Facts) -> Answer | None:
     return Answer(
         "unknown", "too short", f"No verdict: the turns of {name} are too short for a rate.",
         why=f"One of them had {fewest[name]} of at least {_FEWEST_BATCHES} batches.",
-        do=f"Pass {longer(facts)} for more time, or --batch-size for smaller batches.",
+        do=f"Pass {longer_turns(facts)} for more time, or --batch-size for smaller batches.",
     )  # fmt: skip
 
 
@@ -273,9 +275,8 @@ def _beside(facts: Facts) -> Answer:
             why=f"So far gds reads {rates} of {other['name']}.", comparison=found,
             do=f"Let it finish, or give it more time: {longer(facts)}.",
         )  # fmt: skip
-    if found.different(noise):
-        return (_helps if found.gain > 0 else _worse)(facts, gds, other, found)
-    if max(-found.low, found.high) > _WIDE:
+    different = found.different(noise)
+    if not different and max(-found.low, found.high) > _WIDE:
         return Answer(
             "unknown", "undecided",
             f"No verdict: the difference between gds and {other['name']} may be anything from "
@@ -283,7 +284,11 @@ def _beside(facts: Facts) -> Answer:
             why=f"The turns of a row vary too much; so far gds reads {rates}.", comparison=found,
             do=f"Try again when the machine is quiet, or with {longer(facts)}.",
         )  # fmt: skip
-    return _equal(facts, gds, other, found)
+    answered = _equal if not different else _helps if found.gain > 0 else _worse
+    return replace(
+        answered(facts, gds, other, found),
+        comparison=found, saves=saving(facts, gds, other), cpu_s_per_gb_saved=saved(gds, other),
+    )  # fmt: skip
 
 
 def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
@@ -296,22 +301,19 @@ def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
         f"GDS helps: {figure(rate(gds))} instead of {figure(rate(other))} GB/s in {state} epochs "
         f"({gain_text(found.gain)}){also}.{used}",
         why=f"{shares_taken(facts, gds, other)} {later_epochs(facts)}",
-        saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
         do="nothing: `DataLoader(...)` uses gds automatically." if auto else 'Pass `backend="gds"`.',
         otherwise=f"It would not help with a drive below {figure(rate(other))} GB/s, or with data in memory.",
     )  # fmt: skip
 
 
-def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
+def _worse(facts: Facts, gds: Row, other: Row, _found: Comparison) -> Answer:
     state, size = facts.decisive, facts.record["dataset"]["read_bytes"]
     if state == "hot":
         return Answer(
             "no", "in memory",
             f"GDS does not help with data in memory: {other['name']} reads {figure(rate(other))} GB/s, and gds, which "
             f"always reads the drive, {figure(rate(gds))} GB/s.",
-            saves=saving(facts, gds, other), do=chosen_by_itself(facts), comparison=found,
-            cpu_s_per_gb_saved=saved(gds, other),
-            otherwise=may_help(facts),
+            do=chosen_by_itself(facts), otherwise=may_help(facts),
         )  # fmt: skip
     small = f"; a read has only {format_bytes(size)}" if size < 64 * 2**10 else ""
     auto = facts.chosen(state)
@@ -320,8 +322,7 @@ def _worse(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
     return Answer(
         "worse", "worse",
         f"Do not use GDS here: {figure(rate(gds))} instead of {figure(rate(other))} GB/s{small}.{used}",
-        why=shares_taken(facts, gds, other), saves=saving(facts, gds, other), comparison=found,
-        cpu_s_per_gb_saved=saved(gds, other),
+        why=shares_taken(facts, gds, other),
         do=f"Pass `backend=\"{other['name']}\"`." if asked and not used else chosen_by_itself(facts),
         otherwise='Larger reads (`shuffle="block"`), or a drive on the PCIe switch of the GPU, may change that.',
     )  # fmt: skip
@@ -340,7 +341,6 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
         f"GDS is no faster here, but it saves {figure(cores)} of {facts.cores} cores in {facts.decisive} epochs."
         if many else "GDS does not help you here.",
         why=f"{shares_taken(facts, gds, other)} {apart} {later_epochs(facts)}",
-        saves=saving(facts, gds, other), comparison=found, cpu_s_per_gb_saved=less,
         do='Pass `backend="gds"` if the CPU is busy.'
         if many and "auto" not in gds["asked"] else chosen_by_itself(facts),
         otherwise=would_help(facts, other["name"]),

@@ -151,8 +151,7 @@ class _Expectation:
 
     def broken(self, record: dict[str, Any]) -> str:
         """A sentence on why the record does not hold it; empty if it does."""
-        from gdsload.tools.bench.facts import Facts, rate
-        from gdsload.tools.bench.figures import figure
+        from gdsload.tools.bench.facts import Facts, figure, rate
 
         if self._gds:
             found = record["verdict"]

@@ -17,7 +17,7 @@ def row(name, gb_per_s, *, asked="", cpu=0.06, spread=AGAIN, batches=900, **more
         "backend": "" if name in NAMES else name, "reason": "chosen by evidence",
         "gb_per_s": {"median": gb_per_s, "q1": 0.99 * gb_per_s, "q3": 1.01 * gb_per_s},
         "samples_per_s": gb_per_s * 6640, "batch_ms": {"p50": 17 / gb_per_s, "p99": 40 / gb_per_s},
-        "first_batch_s": 0.2, "cpu_s_per_gb": cpu, "drive_share": 1.0, "share_of_limit": gb_per_s / 11.9,
+        "cpu_s_per_gb": cpu, "drive_share": 1.0, "share_of_limit": gb_per_s / 11.9,
         "warning": "", "bytes_by_path": {},
         "turns": [{"gb_per_s": gb_per_s * one, "seconds": 1.5, "batches": batches, "bytes": 15e9} for one in spread],
     } | more  # fmt: skip
@@ -54,7 +54,7 @@ GPU_MACHINE = {
         "memory_bytes": 2**40, "fits_memory": True,
     },
     "conditions": {
-        "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5,
+        "device": "cuda:0", "batch_size": 108, "batch_bytes": 2**24, "shuffle": "full", "turns": 9, "turn_s": 1.5, "hot_turn_s": 0.5,
         "ramp_s": 0.5, "budget_s": 120.0, "step_ms": None, "workers": 16, "unavailable": {},
         "notes": ["caches in the drive or below a hypervisor are not counted"],
     },

@@ -5,7 +5,7 @@ import json
 from gdsload.tools.bench import run_bench
 
 KEYS = {
-    *("name", "kind", "detail", "asked", "backend", "reason", "gb_per_s", "samples_per_s", "batch_ms", "first_batch_s"),
+    *("name", "kind", "detail", "asked", "backend", "reason", "gb_per_s", "samples_per_s", "batch_ms"),
     *("cpu_s_per_gb", "drive_share", "share_of_limit", "warning", "bytes_by_path", "turns"),
 }
 
@@ -29,9 +29,9 @@ def test_the_record_has_limits_and_a_row_for_each_path(planned, drops):
         assert record["limits"]["noise"][state] >= 0
         for row in found["rows"]:
             assert row.keys() == KEYS
-            assert len(row["turns"]) == 2
+            assert len(row["turns"]) == (2 if row["kind"] in ("gdsload", "control") else 1)
             assert 0 < row["gb_per_s"]["q1"] <= row["gb_per_s"]["median"] <= row["gb_per_s"]["q3"]
             assert row["cpu_s_per_gb"] > 0
     assert sum(found["drive_share"] for found in record["hot"]["rows"]) == 0
-    assert said[-1] == ("hot, turn 16 of 16: " + said[-1][0].partition(": ")[2], 15, 16)
+    assert said[-1] == ("hot, turn 12 of 12: " + said[-1][0].partition(": ")[2], 11, 12)
     assert [done for _, done, _ in said] == sorted(done for _, done, _ in said)

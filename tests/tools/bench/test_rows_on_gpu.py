@@ -29,6 +29,7 @@ def test_each_path_is_a_row_and_ends_in_vram(varied, numbered, bench):
             rows = {row["name"]: row for row in record[state]["rows"]}
             assert {"bounce", "control", "read + .to"} <= rows.keys()
             assert ("mapped" in rows) == (state == "hot" and "mapped" not in unavailable)
+            assert "mapped" not in rows or set(rows["mapped"]["bytes_by_path"]) == {"mapped"}
             assert ("gds" in rows) == ("gds" not in unavailable)
             assert ("kvikio" in rows) == (state == "cold" and "kvikio" not in unavailable)
             assert "auto" not in rows  # it comes to one of the others

@@ -1,6 +1,7 @@
 """Turns of rows whose rate is known, and rows of the record that are made of turns."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload.tools.bench import cache_state, make_plan, turns
+from gdsload.tools.bench import bench_plan, cache_state, make_plan, turns
 from gdsload.tools.bench.by_hand import StoredRows
-from gdsload.tools.bench.late_samples import LateSamples
-from gdsload.tools.bench.rows import Row
+from gdsload.tools.bench.measure import rounds
+from gdsload.tools.bench.rows import LoaderRow, Row
 from gdsload.tools.bench.summary import LEAST_BATCHES, noise_of, summary
-from gdsload.tools.bench.turns import Usage, run_turn
+from gdsload.tools.bench.turns import LateSamples, Usage, run_turn
 
 BATCH = {"x": torch.zeros(1000, 10, dtype=torch.uint8)}
 PACE_S = 0.01
@@ -136,6 +137,32 @@ def test_a_part_ends_where_the_page_cache_is_warm(plans, clock, monkeypatch):
         assert turn["drive_bytes"] == pytest.approx(turn["bytes"], rel=0.02)
 
 
+def test_a_plan_comes_true_where_preparing_takes_longer_than_measuring(bench_data, clock):
+    """A GPU, and a drive that gives 100 batches a second."""
+
+    class Slow(Paced):
+        maps = True
+
+        def open(self):
+            clock.now += 0.5
+
+    def prepare(epoch):
+        clock.now += 0.25
+        return lambda: False
+
+    plan = make_plan(bench_data, device="cpu", batch_size=1)
+    on_gpu = replace(plan, device=torch.device("cuda"), backends=("auto", "gds", "bounce", "mapped"))
+    plan = replace(bench_plan._timed(on_gpu, None), device=torch.device("cpu"))
+    whole_s = 0.0
+    for row, rows, before in ((Slow, (3, 3), prepare), (Paced, (4, 2), None)):
+        some = [LoaderRow(plan, "host")] * rows[0] + [Row(plan, "", "")] * rows[1]
+        begun = clock.now
+        turn, _ = run_turn(row(plan, clock), plan if before else plan.of_hot_turns(), 0, before)
+        whole_s += (clock.now - begun) * sum(map(len, rounds(some, plan.turns)))
+        assert turn["batches"] >= (2 * LEAST_BATCHES if before else 15)
+    assert 0.5 * plan.budget_s < whole_s < 0.66 * plan.budget_s
+
+
 def test_what_comes_late_in_an_epoch_is_looked_at(planned, drops):
     plan = planned(shuffle="full", batch_size=5)
     rows = StoredRows(plan.path)
@@ -151,7 +178,7 @@ def test_what_comes_late_in_an_epoch_is_looked_at(planned, drops):
 def turn(**more):
     return {
         "gb_per_s": 2.0, "seconds": 1.0, "batches": LEAST_BATCHES, "samples": 10, "bytes": 2 * 10**9, "cpu_s": 4.0,
-        "first_batch_s": 0.1, "drive_bytes": 2 * 10**9, "bytes_by_path": {"host": 7},
+        "drive_bytes": 2 * 10**9, "bytes_by_path": {"host": 7},
     } | more  # fmt: skip
 
 
