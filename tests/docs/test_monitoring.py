@@ -94,6 +94,7 @@ def test_opentelemetry_asks_the_loader(run):
     assert (found["gdsload.batches"], found["gdsload.bytes.host"]) == (80, 5120)
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # torch 2.11 on a GPU
 def test_profilers_see_the_loaders_threads(run):
     names = {event.key for event in run("Profilers")["profiler"].key_averages()}
     assert {"gdsload::read", "gdsload::wait", "gdsload::gather", "enumerate(DataLoader)#Epoch.__next__"} <= names

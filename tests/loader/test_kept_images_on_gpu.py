@@ -102,7 +102,7 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
         with streams.on(made[-1]):
             before = [torch.full((16, 3, 32, 32), 7, dtype=torch.uint8, device="cuda") for _ in range(16)]
             seen = [torch.empty_like(one) for one in before]
-            torch.cuda._sleep(1_000_000_000)
+            torch.cuda._sleep(6_000_000_000)  # some seconds: other tests may hold the batch up
             for one, other in zip(seen, before, strict=True):
                 one.copy_(other)
             del before, other  # whichever of them a batch then gets

@@ -86,7 +86,6 @@ def test_a_quick_loader_starves_nothing(numbered, cycles_per_ms, options):
                 torch.cuda._sleep(int(5 * cycles_per_ms))
         torch.cuda.synchronize()
         assert loader.epoch_stats.starved_share < 0.05
-        assert loader.epoch_stats.ready_share > 0.9
 
 
 def test_stats_may_be_read_while_a_step_is_captured(numbered):
