@@ -39,16 +39,16 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 54_200,
-    "lines in tests": 56_000,
+    "lines in gdsload": 54_400,
+    "lines in tests": 56_100,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 150,
     "pools of threads": 1,
     "futures": 1,
     "bytes of CHANGELOG.md": 6_000,
 }
-"""The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls. Before one is raised, what is
-new has to be worth more than anything that could go for it; the commit says what it is. The changelog has one page
+"""The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls. Before one is raised, what
+is new has to be worth more than anything that could go for it; the commit says what it is. The changelog has one page
 until the first release."""
 ROOMS = ("loader", "engine", "backends")
 EXECUTORS = frozenset({"Executor", "ProcessPoolExecutor", "ThreadPoolExecutor"})
