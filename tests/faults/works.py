@@ -36,7 +36,7 @@ class Work:
     content: Callable[[Path], Any] | None = None
 
 
-def told(path: Path) -> list[Any]:
+def seen_in(path: Path) -> list[Any]:
     """All samples of a dataset, as lists."""
     dataset = ShardDataset(path)
     return [
@@ -150,7 +150,7 @@ def source(make: Callable[[Path], None], *more: Callable[[Path], None]) -> Calla
 
 def content(root: Path) -> list[Any] | None:
     """The samples at the target; None if nothing is there."""
-    return told(root / "out") if os.path.lexists(root / "out") else None
+    return seen_in(root / "out") if os.path.lexists(root / "out") else None
 
 
 WORKS = {

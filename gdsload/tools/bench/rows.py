@@ -73,7 +73,7 @@ class Row:
 
 
 class LoaderRow(Row):
-    """gdsload's loader, with one backend, and options of its own."""
+    """gdsload's loader, with one backend and further options."""
 
     kind = "gdsload"
     maps = True

@@ -54,7 +54,7 @@ class Finding:
             check could not find out.
         message: the finding in one sentence.
         fix: the remedy.
-        evidence: the facts behind the finding: JSON types, with stable keys. Requirements of DMA have ``fulfilled``.
+        evidence: the facts of the finding: JSON types, with stable keys. Requirements of DMA have ``fulfilled``.
     """
 
     check: str
