@@ -1,19 +1,16 @@
 """Renders a record of published patterns as markdown: ours, theirs, and the caveats.
 
-python -m benchmarks.published.table benchmarks/results/published-gpu.json --write benchmarks/published/README.md
+python -m benchmarks.published.table RECORD --write benchmarks/published/README.md --mark published-gpu
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks.published.figures import DLRM, UNET3D, WINDOWS, Published
-from benchmarks.table import embed, short
+from benchmarks.table import main, short
 
 __all__ = ["main", "render"]
 
@@ -86,20 +83,5 @@ def _digits(value: float) -> str:
     return short(value) if value >= 1000 else f"{value:.3g}"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the tables, or put them into a document, between the marks of the record's name."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.published.table", description="render a record")
-    parser.add_argument("record", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="replace the tables in this document")
-    options = parser.parse_args(arguments)
-    rendered = render(json.loads(options.record.read_text(encoding="utf-8")))
-    if options.write is None:
-        sys.stdout.write(rendered)
-    else:
-        text = options.write.read_text(encoding="utf-8")
-        options.write.write_text(embed(text, rendered, options.record.stem), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(prog="python -m benchmarks.published.table", rendering=render))

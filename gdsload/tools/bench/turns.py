@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from gdsload.engine.assemble import Batch
+from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.probe.tree import Tree
 from gdsload.system.streams import current_stream, has_streams, record
 from gdsload.tools.bench.bench_plan import BenchPlan
@@ -72,24 +73,13 @@ class Usage(NamedTuple):
     def now(cls) -> Usage:
         """As of this moment."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_s, drive_bytes = used.ru_utime + used.ru_stime, _drive_bytes("self")
+        cpu_s, drive_bytes = used.ru_utime + used.ru_stime, bytes_from_drives()
         for child in multiprocessing.active_children():
             fields = (Tree().text(f"/proc/{child.pid}/stat") or "").rpartition(")")[2].split()
             cpu_s += sum(map(int, fields[11:13])) / _TICKS
-            more = _drive_bytes(str(child.pid))
+            more = bytes_from_drives(str(child.pid))
             drive_bytes = None if drive_bytes is None or more is None else drive_bytes + more
         return cls(cpu_s, drive_bytes)
-
-
-def _drive_bytes(process: str) -> int | None:
-    """Bytes that a process has had fetched from drives, by its own reads and by what the kernel read ahead for it.
-
-    Those of the volume would count other processes' reads, too.
-    """
-    for line in (Tree().text(f"/proc/{process}/io") or "").splitlines():
-        if line.startswith("read_bytes:"):
-            return int(line.split()[1])
-    return None
 
 
 class _Arrivals:
