@@ -81,7 +81,7 @@ def test_what_no_conversion_has_made_is_left_alone(tmp_path, arrays, diary, look
 
 @pytest.mark.parametrize(("module", "name", "of"), [(os, "rmdir", "convert"), (shutil, "rmtree", "[0-9a-f]{12}")])
 def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(arrays, tmp_path, monkeypatch, module, name, of):
-    """Not in this process's either, which held the lock; and nobody is told to run it again."""
+    """Not in this process's either, which held the lock; and no message asks to run it again."""
     real = getattr(module, name)
 
     def interrupt(path, **options):

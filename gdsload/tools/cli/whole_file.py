@@ -35,7 +35,7 @@ def write_whole(path: str, content: bytes, what: str) -> None:
     replaced = os.path.isfile(file) and os.access(os.path.dirname(file), os.W_OK)
     in_place = os.path.exists(path) and not replaced
     try:
-        with open(path if in_place else new, "wb") as opened:
+        with open(path if in_place else new, "wb" if in_place else "xb") as opened:  # "x": no link of another user's
             opened.write(content)
         if not in_place:
             os.replace(new, file)
