@@ -12,7 +12,16 @@ from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, cast
 
-from gdsload.conversion.folders import PICTURES, entries_in, expanded, names_below, names_in, refuse_logged
+from gdsload.conversion.folders import (
+    PICTURES,
+    entries_in,
+    expanded,
+    is_folder,
+    is_passed_over,
+    names_below,
+    names_in,
+    refuse_logged,
+)
 from gdsload.conversion.input_files import check_file, open_file
 from gdsload.conversion.option_types import check_values, source_parameters
 from gdsload.conversion.source import Source
@@ -267,26 +276,23 @@ def _by_folder(path: str) -> set[str]:
     marks |= _of_objects(path, names)
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
-    found = set().union(*(_by_file(name) for name in names))
-    if found == {"jsonl"} and any(_is_picture(name) for name in (*names, *islice(_inner(path), _LOOKED_AT))):
-        return found | {"images"}  # either would leave the other out
-    if found - {"csv"}:
-        return found
-    # Pictures may be what a table beside them names, and then again it may be notes on them.
-    seen: list[str] = []
-    for depth in (0, 1, 2):  # there may be folders of splits, with folders in them
-        inner = list(islice(_inner(path, depth), _LOOKED_AT)) if depth else names
-        if any(map(_is_picture, inner)):
-            tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
-            return found if any(map(_names_pictures, tables)) else found | {"images"}
-        deeper = found.union(*(_by_file(name) for name in inner))
-        if deeper != found:
-            return deeper
-        seen += inner
+    # There may be folders of splits, with folders in them.
+    levels = [names, *(list(islice(_inner(path, depth), _LOOKED_AT)) for depth in (1, 2))]
+    kinds = [set[str]().union(*map(_by_file, level)) for level in levels]
+    if any(map(_is_picture, chain(*levels))):
+        # A table may name the pictures. Otherwise either kind would leave the other one's files out.
+        tables = [os.path.join(path, name) for name in names if _by_file(name) == {"csv"}]
+        below = (kinds[1] | kinds[2]) - {"csv"}
+        return kinds[0] if any(map(_names_pictures, tables)) else kinds[0] | below | {"images"}
+    found: set[str] = set()
+    for level in kinds:
+        if found - {"csv"}:
+            break
+        found |= level
     if found:
         return found
     deep = (_by_file(name) for _, name in islice(names_below(path), _LOOKED_AT))  # columns may be folders, too
-    return set().union(*deep) - {"csv"} or _texts(seen)
+    return set().union(*deep) - {"csv"} or _texts(chain(*levels))
 
 
 def _is_picture(name: str) -> bool:
@@ -357,7 +363,6 @@ def _names_pictures(table: str) -> bool:
 
 def _inner(path: str, depth: int = 1) -> Iterator[str]:
     """Names in the folders of a folder, or as many folders deeper."""
-    for name in names_in(path):
-        folder = os.path.join(path, name)
-        if os.path.isdir(folder):
-            yield from names_in(folder) if depth == 1 else _inner(folder, depth - 1)
+    for entry in entries_in(path):
+        if not is_passed_over(entry.name) and is_folder(entry):
+            yield from names_in(entry.path) if depth == 1 else _inner(entry.path, depth - 1)

@@ -78,13 +78,17 @@ def test_a_table_beside_other_files_may_be_notes(tmp_path, other):
     assert recognise(str(tmp_path / "train.csv")) == "csv"
 
 
-@pytest.mark.parametrize("folder", ["", "train", "cat"])
-def test_lines_that_describe_pictures_and_these_are_never_left_out_for_each_other(tmp_path, folder):
-    (tmp_path / folder).mkdir(exist_ok=True)
-    (tmp_path / folder / "0.jpg").write_bytes(b"")
-    (tmp_path / "metadata.jsonl").write_text('{"file_name": "0.jpg", "text": "a cat"}\n')
-    with pytest.raises(OptionError, match="it could be any of images, jsonl.*Pass `kind="):
+@pytest.mark.parametrize(
+    ("other", "kind"), [("a.jsonl", "jsonl"), ("data/a.parquet", "parquet"), ("a/b/x.npy", "numpy")]
+)
+@pytest.mark.parametrize("folder", [".", "train", "train/cat"])
+def test_pictures_and_other_files_are_never_left_out_for_each_other(tmp_path, folder, other, kind):
+    for name in (f"{folder}/0.jpg", other):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(OptionError) as raised:
         recognise(str(tmp_path))
+    assert f"it could be any of {', '.join(sorted(['images', kind]))}. Pass `kind=`" in str(raised.value)
 
 
 @pytest.mark.parametrize(
