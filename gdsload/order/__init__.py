@@ -2,7 +2,7 @@
 
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.hashing import Purpose, derive_key
-from gdsload.order.lanes import LanePieces, LaneRun, Schedule, Tail, lane_offset, lane_share
+from gdsload.order.lanes import LaneRun, Schedule, Tail, lane_offset, lane_share
 from gdsload.order.mixing import MixOrder, Mixture
 from gdsload.order.order_options import BlockShuffle, DatasetFacts, OrderOptions, ShuffleName, resolve
 from gdsload.order.orders import FullOrder, GivenOrder, Order, SequentialOrder, make_order
@@ -14,7 +14,6 @@ __all__ = [
     "DatasetFacts",
     "FullOrder",
     "GivenOrder",
-    "LanePieces",
     "LaneRun",
     "MixOrder",
     "Mixture",
