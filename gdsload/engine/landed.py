@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, PendingRead, joined
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
-from gdsload.engine.images.decode import ImageBatch
 from gdsload.engine.lane_windows import LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of
@@ -106,11 +105,7 @@ class LandedSource:
             if parts := slices.used():
                 self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
         times.append(time.perf_counter())
-        if (draws := self.job.draws) is not None:
-            encoded = [
-                ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples_of, step))
-                for step, batch in zip(steps, batches, strict=True)
-            ]
+        if encoded := self.job.encoded(steps, batches):
             with span("gdsload::decode"):
                 self.maker.decode(encoded, stopped)
         times.append(time.perf_counter())
