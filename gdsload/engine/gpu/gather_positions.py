@@ -13,7 +13,7 @@ many of the host's pages, and has to look up all others; it finds neighbours of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,6 @@ from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pi
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
 from gdsload.engine.gpu.shared_tensors import SharedTensors
-from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import SideStream, Tensors, on, side_stream
 
@@ -99,7 +98,8 @@ class PositionGather:
     Args:
         ends: first sample id after each shard, shape ``[shards]``.
         over_pcie: whether some of the shards are in host memory.
-        recipe: the order's permutation; None where position and id are the same, or each gather is given the ids.
+        recipe: the order's permutation, see `Permutation.recipe`; None where position and id are the same, or each
+            gather is given the ids.
         selection: sample id of each position in the table; None where they are the same.
         side: where work is queued that need not wait for rows; None for the stream on which they are gathered.
     """
@@ -110,15 +110,13 @@ class PositionGather:
         ends: IntArray,
         *,
         over_pcie: bool,
-        recipe: Recipe | None = None,
+        recipe: Mapping[str, IntArray] | None = None,
         selection: IntArray | None = None,
         side: SideStream | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
         self._shared = SharedTensors(device)
-        recipe = Recipe() if recipe is None else recipe
-        network = None if recipe.network is None else recipe.network.view(np.int64)
-        arrays = {"network": network, "table": recipe.table, "selection": selection}
+        arrays = {**(recipe or {}), "selection": selection}
         self._order = {name: self._shared.add(array).data_ptr() for name, array in arrays.items() if array is not None}
         self.ends_there = self._shared.add(ends)
 
