@@ -24,8 +24,9 @@ from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, l
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
 from gdsload.engine.gpu.shared_tensors import SharedTensors
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import SideStream, Tensors, on, side_stream
+from gdsload.system.streams import on, side_stream
 
+Tensors = tuple[torch.Tensor, ...]
 PART = 256
 """Words of a long row from which a part of it is a separate tile."""
 _TILE_BYTES = 2**15
@@ -62,7 +63,7 @@ class PositionBatch:
     batches: int
     size: int
     ids: torch.Tensor | None = None
-    sorted: tuple[torch.Tensor, torch.Tensor] | None = None
+    sorted: Tensors | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +102,8 @@ class PositionGather:
         recipe: the order's permutation, see `Permutation.recipe`; None where position and id are the same, or each
             gather is given the ids.
         selection: sample id of each position in the table; None where they are the same.
-        side: where work is queued that need not wait for rows; None for the stream on which they are gathered.
+        side: queues the making of tensors, such as ids, where it need not wait for rows; None: on the stream on which
+            they are gathered.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class PositionGather:
         over_pcie: bool,
         recipe: Mapping[str, IntArray] | None = None,
         selection: IntArray | None = None,
-        side: SideStream | None = None,
+        side: Callable[[Callable[[], Tensors]], Tensors] | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
         self._shared = SharedTensors(device)
@@ -177,7 +179,7 @@ class PositionGather:
         samples, places = positions.sorted
         return {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
 
-    def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sorted(self, positions: PositionBatch) -> Tensors:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
         self._shared.use()
         found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)
