@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 import xxhash
 from torch.utils.data import Sampler
 
 from gdsload.engine.steps import Ordered
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.batch_fields import mean_sample_bytes
+from gdsload.loader.ranks import rank_and_world_size
 from gdsload.loader.selection import sample_space, select
 from gdsload.order import DatasetFacts, Permutation, Purpose, Schedule, derive_key, resolve
 from gdsload.order.checks import check_epoch, check_whole
@@ -152,11 +152,11 @@ class PlannedSampler(Sampler[IntArray], ABC):
 
     def __len__(self) -> int:
         """Number of batches of this rank in the epoch that is next."""
-        return self.steps(self.epoch, _world()[1])
+        return self.steps(self.epoch, rank_and_world_size()[1])
 
     def __iter__(self) -> Iterator[IntArray]:
         """The batches of this rank in the epoch that is next: arrays of indices, int64 ``[samples]``."""
-        return PlannedEpoch(self, self.epoch, *_world())
+        return PlannedEpoch(self, self.epoch, *rank_and_world_size())
 
 
 def _cut(following: IntArray) -> IntArray:
@@ -259,9 +259,3 @@ def place_in(state: object, sampler: PlannedSampler, world_size: int, step: int)
             remedy="Go on with as many ranks, or from a state between two epochs.",
         )
     return {name: place[name] for name in numbers}
-
-
-def _world() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
