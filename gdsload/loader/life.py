@@ -21,7 +21,7 @@ from gdsload.engine.gpu.kernels import can_launch, prepare
 from gdsload.engine.gpu.stream_clock import StreamClock
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
-from gdsload.engine.stats import LoaderStats, Observer
+from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
@@ -129,10 +129,6 @@ class Life:
             stats = self.settled().since(LoaderStats())
         running = any(not one.stopped for one in self.pipelines)
         return diagnosed(self._plan, stats, self._threads, probe=not running)
-
-    def observe(self, observer: Observer) -> None:
-        """As `DataLoader.observe`."""
-        self.stats.observers = *self.stats.observers, observer
 
     @property
     def backend(self) -> BackendStatus:

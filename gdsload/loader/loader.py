@@ -304,7 +304,7 @@ class DataLoader(TorchAttributes):
 
         An observer that raises an error is not called again, and the error is logged.
         """
-        self._life.observe(observer)
+        self._life.stats.observers += (observer,)
 
     def diagnose(self) -> Diagnosis:
         """Find what limits this loop, from the counters; a drive is also read for a second if no epoch is running."""
