@@ -200,15 +200,11 @@ class ResidentGather:
 
     def samples(self, steps: range) -> IntArray | None:
         """The samples of some steps, in order; None where the GPU computes them."""
-        return self._samples(steps) if self.ids_from_host else None
+        return self.job.samples_of(steps) if self.ids_from_host else None
 
     def prefers_copy_engine(self, samples: IntArray) -> bool:
         """Return whether these samples are faster read: the copy engine copies long runs of the shards."""
         return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
-
-    def _samples(self, steps: range) -> IntArray:
-        """The samples of some steps, as the host computes them."""
-        return self.job.samples(self.job.steps.positions(steps))
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
@@ -276,7 +272,7 @@ class ResidentGather:
             self.maker.gather.copies(*self._runs(reach.addresses.base, name, steps, targets))
             return
         table, base = self.job.table, reach.addresses.base
-        rows, _ = table.extents(name, table.locate(self._samples(steps)))
+        rows, _ = table.extents(name, table.locate(self.job.samples_of(steps)))
         places = np.arange(positions.size) * self._fields[name].row_bytes
         self.maker.gather.copies(base[rows.file] + rows.offset, rows.nbytes, np.add.outer(targets, places).reshape(-1))
 

@@ -116,13 +116,13 @@ class Job:
         if (draws := self.draws) is None:
             return []
         return [
-            ImageBatch(batch, draws(step), partial(self._place, step), partial(self._samples_of, step))
+            ImageBatch(batch, draws(step), partial(self._place, step), partial(self.samples_of, range(step, step + 1)))
             for step, batch in zip(steps, batches, strict=True)
         ]
 
-    def _samples_of(self, step: int) -> IntArray:
-        """The samples of a step's batch, in order, by their numbers in the table."""
-        return self.samples(self.steps.positions(range(step, step + 1)))
+    def samples_of(self, steps: range) -> IntArray:
+        """The samples of the table that the batches of some steps have, in order; see `samples`."""
+        return self.samples(self.steps.positions(steps))
 
     def _place(self, step: int, number: int) -> tuple[int, str]:
         """The user's index of a step's sample, by its number there, and the shard that it is in."""
