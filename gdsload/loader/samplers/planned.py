@@ -23,7 +23,7 @@ from gdsload.errors import OptionError, StateError
 from gdsload.loader.batch_fields import mean_sample_bytes
 from gdsload.loader.ranks import rank_and_world_size
 from gdsload.loader.selection import sample_space, select
-from gdsload.order import DatasetFacts, Permutation, Purpose, Schedule, derive_key, resolve
+from gdsload.order import Permutation, Purpose, Schedule, derive_key, resolve
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.system.arrays import IntArray
 
@@ -76,7 +76,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
         self.window = None if window is None else check_whole(window, "window", 1)
         self.lengths = selected.lengths(field)
         mean = mean_sample_bytes(selected, list(selected.schema))
-        self.order_options = resolve(shuffle, DatasetFacts(len(selected), mean, int(mean * len(selected))))
+        self.order_options = resolve(shuffle, len(selected), mean, int(mean * len(selected)))
         self._space = sample_space(selected, self.order_options)
         self._digest = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.lengths).data)
         self._counted: tuple[int, int, int] | None = None
