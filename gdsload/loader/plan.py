@@ -194,18 +194,13 @@ def _backend_request(options: Options) -> BackendRequest:
         per_sample=per_sample,
         keep=options.cache in ("pagecache", "auto"),
     )
-    _refuse_cache(options.cache, request)
-    return request
-
-
-def _refuse_cache(cache: str, request: BackendRequest) -> None:
-    """Raise BackendUnavailableError if a tier was asked for by name that there cannot be."""
-    if cache == "vram" and request.placement == "host":
+    if options.cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
             f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
             "built in CPU memory",
             remedy="Pass `device='cuda'` without `backend='host'`, or leave `cache` out.",
         )
+    return request
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:

@@ -115,7 +115,6 @@ def _on_host(values: Any) -> Any:
 
 
 def _farthest(values: Any) -> int:
-    """The index farthest outside."""
     return max(map(int, _on_host(values)), key=abs)
 
 

@@ -290,7 +290,6 @@ def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
 
 
 def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, place: Place) -> Draws:
-    """The rest of an epoch of a sampler with a plan."""
     schedule = place.schedule
     epoch = PlannedEpoch(planned, place.epoch, schedule.rank, schedule.world_size)
     # Once more, as there may be other ranks by now.
