@@ -132,7 +132,6 @@ def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Ite
 
 
 def _run_of(stored: StoredSchema, column: str, names: Sequence[str]) -> _Run:
-    """A run of these fields."""
     field = stored.schema[names[0]]
     first = stored.places[column][names[0]] // field.dtype.itemsize
     shape = (len(names), *field.row_shape)
@@ -168,7 +167,6 @@ class Varlen(NamedTuple):
 
 
 def _jagged(values: torch.Tensor, group: GroupLengths, number: int) -> torch.Tensor:
-    """Nested tensors of torch's jagged layout."""
     return maker()(values, group.offsets[number], group.shortest[number], group.longest[number])
 
 

@@ -177,7 +177,6 @@ class LaneWindows:
         return LaneWindow(count, stop, np.stack([ids[first], ids[first] + lengths], axis=1))
 
     def _load(self, windows: list[LaneWindow], read: Callable[[IntArray, int], LoadedRows]) -> None:
-        """Start reading some windows together."""
         wanted = np.concatenate([window.wanted for window in windows if window.wanted is not None])
         if self._by_id and len(windows) > 1:
             wanted = wanted[wanted[:, 0].argsort()]

@@ -260,7 +260,6 @@ class ResidentGather:
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
     ) -> None:
-        """Fill batches of one size with rows of a field."""
         if not self._fields[name].row_bytes or not positions.size:
             return
         if reach.gather is not None and name in reach.rows:

@@ -105,7 +105,6 @@ class WindowSource(LandedSource):
         return filled(maker.form, sizes, maker.device, fill)
 
     def _found(self, maps: list[RowMap], row_bytes: int) -> DeviceRows:
-        """The table of a field's runs in all windows, on the device."""
         ends = np.concatenate([one.ends for one in maps if one.ends is not None])
         by_id = ends.argsort()
         origins = np.concatenate([one.addresses for one in maps])[by_id]
