@@ -174,7 +174,7 @@ def _schedule_rule(
     ranks: RankGroups | tuple[int, int] | None,
 ) -> ScheduleRule:
     return ScheduleRule(
-        selected.epoch_samples,
+        len(selected) if selected.mixture is None else selected.mixture.samples,
         expected_batch(options.batch_sampler) or options.batch_size,
         options.last_batch,
         order.lanes,
