@@ -44,7 +44,10 @@ class PendingBatches:
 
 
 class BatchSource(Protocol):
-    """Makes batches of an epoch. One thread at a time calls `start`, `arena_bytes` and `close`."""
+    """Makes batches of an epoch, and holds nothing for later steps, unless a class says otherwise.
+
+    One thread at a time calls `start`, `arena_bytes` and `close`.
+    """
 
     takes_processor: bool
     """True if making batches keeps a processor busy; if not, the thread that makes them waits for a device."""
@@ -60,9 +63,11 @@ class BatchSource(Protocol):
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
         """Arena bytes held and those that `start` would take, where a window has so many; 0 if it would take none."""
+        return 0
 
     def held_bytes(self) -> int:
         """Arena bytes held; any thread may ask."""
+        return 0
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
         """The last step for each batch of a group, or for what a transform made of it.

@@ -67,7 +67,6 @@ def evenly_spaced(numbers: Iterable[int]) -> Offsets:
 
 
 def _taken(clips: torch.Tensor, places: Offsets) -> torch.Tensor:
-    """Some samples of clips."""
     if isinstance(places, range):
         return clips[:, places.start : places.stop : places.step]
     return torch.stack([clips[:, place] for place in places], 1)  # an index of several would have to get to a GPU

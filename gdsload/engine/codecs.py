@@ -10,7 +10,7 @@ reads turns offsets of rows into offsets of the file first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -96,7 +96,7 @@ class PackedFields(FieldCodec):
     def __init__(self, name: str, stored: StoredSchema, wanted: Sequence[str]) -> None:
         super().__init__(name, stored.columns[name])
         self._names = tuple(wanted)
-        self._runs = [_run_of(stored, name, names) for names in _neighbours(stored, name, wanted)]
+        self._runs = _in_runs(stored, name, wanted)
         nbytes: dict[torch.dtype, int] = {}
         for dtype, first, stop, _ in self._runs:
             nbytes[dtype] = nbytes.get(dtype, 0) + (stop - first) * dtype.itemsize
@@ -118,25 +118,18 @@ class PackedFields(FieldCodec):
 _own = attrgetter("data")
 
 
-def _neighbours(stored: StoredSchema, column: str, wanted: Sequence[str]) -> Iterator[list[str]]:
-    """Fields of a packed column that make one run each."""
-    places, schema = stored.places[column], stored.schema
-    run = [wanted[0]]
-    for name in wanted[1:]:
-        before = schema[run[-1]]
-        if schema[name] != before or places[name] != places[run[-1]] + before.row_bytes:
-            yield run
-            run = []
-        run.append(name)
-    yield run
-
-
-def _run_of(stored: StoredSchema, column: str, names: Sequence[str]) -> _Run:
-    """A run of these fields."""
-    field = stored.schema[names[0]]
-    first = stored.places[column][names[0]] // field.dtype.itemsize
-    shape = (len(names), *field.row_shape)
-    return torch_dtype(field.dtype), first, first + math.prod(shape), shape
+def _in_runs(stored: StoredSchema, column: str, wanted: Sequence[str]) -> list[_Run]:
+    """Fields of a packed column: those that follow each other, of one element type and shape, in one run."""
+    found: list[_Run] = []
+    for name in wanted:
+        field, count = stored.schema[name], 1
+        dtype, shape = torch_dtype(field.dtype), field.row_shape
+        begin = first = stored.places[column][name] // field.dtype.itemsize
+        if found and (found[-1][0], found[-1][2], found[-1][3][1:]) == (dtype, begin, shape):
+            _, first, _, (before, *_) = found.pop()
+            count += before
+        found.append((dtype, first, begin + math.prod(shape), (count, *shape)))
+    return found
 
 
 class Varlen(NamedTuple):
@@ -168,7 +161,6 @@ class Varlen(NamedTuple):
 
 
 def _jagged(values: torch.Tensor, group: GroupLengths, number: int) -> torch.Tensor:
-    """Nested tensors of torch's jagged layout."""
     return maker()(values, group.offsets[number], group.shortest[number], group.longest[number])
 
 

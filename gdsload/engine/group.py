@@ -83,7 +83,6 @@ class Group:
         self.ready.put(Ready([], [], LoaderClosedError("the loader was closed")))
 
     def _result(self, stopped: Callable[[], bool]) -> Ready | Exception:
-        """The batches, or why they could not be made."""
         if self._pending is None:
             return self._error or RuntimeError("a group of batches was not started")
         try:

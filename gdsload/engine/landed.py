@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, PendingRead, joined
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
-from gdsload.engine.images.decode import ImageBatch
 from gdsload.engine.lane_windows import LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of
@@ -84,11 +83,11 @@ class LandedSource:
     def slices(self, steps: range) -> Slices:
         """The loaded rows of some steps, whose reads are under way. If it fails, nothing is held for any step."""
         if self._windows is not None:
-            return self._windows.take(steps, self._read_window)
+            return self._windows.take(steps, self._read)
         positions = self.job.steps.positions(steps)
         if not len(positions):
             return Slices([])
-        return Slices([RowSlice(self._read(positions), slice(None), len(positions))])
+        return Slices([RowSlice(self._read(positions, len(positions)), slice(None), len(positions))])
 
     def _gathering(self, _steps: range) -> _Gather:
         """A function that gathers the batches of some steps, whose reads were started."""
@@ -106,11 +105,7 @@ class LandedSource:
             if parts := slices.used():
                 self.backend.check(np.concatenate([part.rows.changeable for part in parts]))
         times.append(time.perf_counter())
-        if (draws := self.job.draws) is not None:
-            encoded = [
-                ImageBatch(batch, draws(step), partial(self.job.place, step), partial(self.job.samples_of, step))
-                for step, batch in zip(steps, batches, strict=True)
-            ]
+        if encoded := self.job.encoded(steps, batches):
             with span("gdsload::decode"):
                 self.maker.decode(encoded, stopped)
         times.append(time.perf_counter())
@@ -123,26 +118,19 @@ class LandedSource:
         self.stats.made(len(steps), read_s=read_s, gather_s=gather_s, decode_s=decode_s, transform_s=transform_s)
         return ready
 
-    def _read_window(self, wanted: IntArray, count: int) -> LoadedRows:
-        """Start reading windows: see `LaneWindows`."""
-        if not self.by_id:
-            return self._read(wanted)
-        return self._started(_of_runs(self.job.table, self._columns, wanted, by_id=True), _NONE, count)
-
-    def _read(self, positions: IntArray) -> LoadedRows:
-        """Start reading the samples at these positions."""
-        table, ids = self.job.table, self.job.samples(positions)
-        if self._offsets:
-            reads = of_windows(table, self._offsets, ids)
-        elif self._sample_bytes and (bounds := runs_of(ids, self._sample_bytes)) is not None:
-            reads = _of_runs(table, self._columns, bounds, by_id=False)
+    def _read(self, wanted: IntArray, count: int) -> LoadedRows:
+        """Start reading so many samples: those at some positions, or in some runs if they are found `by_id`."""
+        table, index = self.job.table, _NONE
+        if self.by_id:
+            files, extents, rows = _of_runs(table, self._columns, wanted, by_id=True)
         else:
-            reads = _of_samples(table, self._columns, ids, self._held)
-        return self._started(reads, self.job.indices(positions), len(positions))
-
-    def _started(self, reads: _Reads, index: IntArray, count: int) -> LoadedRows:
-        """So many samples, of which the user's indices are given, whose read is started."""
-        files, extents, rows = reads
+            ids, index = self.job.samples(wanted), self.job.indices(wanted)
+            if self._offsets:
+                files, extents, rows = of_windows(table, self._offsets, ids)
+            elif self._sample_bytes and (bounds := runs_of(ids, self._sample_bytes)) is not None:
+                files, extents, rows = _of_runs(table, self._columns, bounds, by_id=False)
+            else:
+                files, extents, rows = _of_samples(table, self._columns, ids, self._held)
         pending, parts = read_columns(self.backend, extents, self._on_host)
         fields = {name: rows_of(part) for name, rows_of, part in zip(self._columns, rows, parts, strict=True)}
         return LoadedRows(fields, index, files, pending, count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdsload.engine.loaded_rows import LoadedRows, RowSlice, Slices
-from gdsload.order import BlockOrder, LanePieces, Schedule
+from gdsload.order import BlockOrder, Schedule
 from gdsload.shards.reads import within
 from gdsload.system.arrays import IntArray
 
@@ -64,7 +64,7 @@ class LaneWindows:
         self._opening: list[LaneWindow] = []  # those that the call being made has opened, however far it has got
         self._after: int | None = None  # the step after the last ones that samples were taken for
         self._asked: tuple[range, dict[int, _Pieces]] | None = None
-        self._pieces: tuple[range, LanePieces] | None = None
+        self._pieces: tuple[range, IntArray] | None = None
 
     def opens(self, steps: range) -> int:
         """The number of windows that `take` would have to read for these steps, in addition to those it holds then.
@@ -125,8 +125,8 @@ class LaneWindows:
         for window in windows:
             window.let_go()
 
-    def _pieces_of(self, steps: range) -> LanePieces:
-        """The lane positions of some steps: kept for the next call."""
+    def _pieces_of(self, steps: range) -> IntArray:
+        """See `Schedule.pieces`: kept for the next call."""
         if self._pieces is None or self._pieces[0] != steps:
             self._pieces = steps, self._schedule.pieces(steps)
         return self._pieces[1]
@@ -136,9 +136,7 @@ class LaneWindows:
         if self._asked is None or self._asked[0] != steps:
             runs, found = self._schedule.ranges(steps), dict[int, _Pieces]()
             if runs is None:
-                some = self._pieces_of(steps)
-                columns = [column.tolist() for column in (some.lane, some.step, some.start, some.stop)]
-                for lane, *piece in sorted(zip(*columns, strict=True)):
+                for lane, *piece in sorted(zip(*self._pieces_of(steps).tolist(), strict=True)):
                     found.setdefault(lane, []).append(tuple(piece))
             else:
                 found = {run.lane: [(steps.start, run.start, run.stop)] for run in runs}
@@ -179,7 +177,6 @@ class LaneWindows:
         return LaneWindow(count, stop, np.stack([ids[first], ids[first] + lengths], axis=1))
 
     def _load(self, windows: list[LaneWindow], read: Callable[[IntArray, int], LoadedRows]) -> None:
-        """Start reading some windows together."""
         wanted = np.concatenate([window.wanted for window in windows if window.wanted is not None])
         if self._by_id and len(windows) > 1:
             wanted = wanted[wanted[:, 0].argsort()]
@@ -191,9 +188,10 @@ class LaneWindows:
             begin += window.count
 
 
-def _delivered(pieces: LanePieces) -> IntArray | None:
-    """Of samples that are taken lane by lane see `Slices.order`."""
-    counts, by_lane = pieces.stop - pieces.start, np.argsort(pieces.lane, kind="stable")
+def _delivered(pieces: IntArray) -> IntArray | None:
+    """See `Slices.order`, of samples that are taken lane by lane; `pieces` as `Schedule.pieces` gives them."""
+    lane, _, start, stop = pieces
+    counts, by_lane = stop - start, np.argsort(lane, kind="stable")
     ends = np.cumsum(counts[by_lane])
     first = np.empty_like(ends)
     first[by_lane] = ends - counts[by_lane]

@@ -337,7 +337,6 @@ class Prefetcher:
 
     @property
     def _most_batches(self) -> int:
-        """Batches of a group at most."""
         return self._limits.group(self.runner.most_batches, landing=self._landing)
 
     def _next_steps(self) -> range:
@@ -378,7 +377,6 @@ class Prefetcher:
         return arena_bytes <= self._limits.arena_bytes
 
     def _finish(self, group: Group) -> None:
-        """Wait for a group's bytes and make its batches."""
         made = False
         try:
             made = group.make(self.source, lambda: self.stopped, self._stats)

@@ -54,15 +54,12 @@ class _Reach:
         gather: what gathers them; None where no field needs it.
         rows: the fields that it gathers. Others are copied: in the order of the shards all of them are runs, and long
             rows over the link are faster copied one by one than gathered.
-        ids: what computes the ids of all positions; None where the gather knows them itself, gets them from the host,
-            or needs none.
     """
 
     addresses: ShardAddresses
     over_pcie: bool
     gather: PositionGather | None
     rows: dict[str, DeviceRows]
-    ids: BlockIds | None = None
 
 
 class ResidentGather:
@@ -79,6 +76,8 @@ class ResidentGather:
         # Replaced as a whole: one thread may find another base while another thread queues with the one it found
         # before.
         self._reach: _Reach | None = None
+        # Computes the ids of all positions. None where the gather knows them itself, gets them from the host, or needs
+        # none. It is made before the first reach that has a gather for it.
         self._ids: BlockIds | None = None
         self._hopeless = False
         self._lock = threading.Lock()
@@ -130,12 +129,10 @@ class ResidentGather:
         # Of the rows, not of the shards: where only a part of a shard is kept, its first byte may be anywhere.
         begins = {name: base + table.begin[name] for name in self._fields}
         over_pcie = any(self.maker.gather.on_host(begin).any() for begin in begins.values())
-        if self.in_order:
-            return _Reach(addresses, over_pcie, None, {})
-        order = None if self.ordered is None else self.ordered.order
-        fields = self._gathered(over_pcie=over_pcie)
+        fields = {} if self.in_order else self._gathered(over_pcie=over_pcie)
         if not fields:
             return _Reach(addresses, over_pcie, None, {})
+        order = None if self.ordered is None else self.ordered.order
         selected = None if self.ids_from_host else job.ids
         gather = PositionGather(
             self.maker.device,
@@ -148,7 +145,7 @@ class ResidentGather:
         if self._ids is None and self.ordered is not None and isinstance(order, BlockOrder):
             self._ids = BlockIds(self.maker.device, order, self.ordered.schedule)
         rows = {name: rows_in_shards(gather, begins[name], nbytes) for name, nbytes in fields.items()}
-        return _Reach(addresses, over_pcie, gather, rows, self._ids)
+        return _Reach(addresses, over_pcie, gather, rows)
 
     def _gathered(self, *, over_pcie: bool) -> dict[str, int]:
         """Bytes of a row of each field that a kernel gathers; see `_Reach.rows`."""
@@ -200,15 +197,11 @@ class ResidentGather:
 
     def samples(self, steps: range) -> IntArray | None:
         """The samples of some steps, in order; None where the GPU computes them."""
-        return self._samples(steps) if self.ids_from_host else None
+        return self.job.samples_of(steps) if self.ids_from_host else None
 
     def prefers_copy_engine(self, samples: IntArray) -> bool:
         """Return whether these samples are faster read: the copy engine copies long runs of the shards."""
         return self.over_pcie and lie_in_runs(samples, self._sample_bytes)
-
-    def _samples(self, steps: range) -> IntArray:
-        """The samples of some steps, as the host computes them."""
-        return self.job.samples(self.job.steps.positions(steps))
 
     def _shards_between(self, start: int, stop: int) -> range:
         """The shards that hold samples `start` to `stop` - 1, in the order of the shards."""
@@ -246,7 +239,7 @@ class ResidentGather:
         self, steps: range, sizes: list[int], reach: _Reach, samples: IntArray | None
     ) -> list[tuple[range, PositionBatch]]:
         """The positions of some steps, in parts with batches of one size: all but an epoch's last have the same."""
-        gather, of_order, ids = reach.gather, reach.ids, None
+        gather, of_order, ids = reach.gather, self._ids, None
         if gather is not None and samples is not None and len(samples):
             (ids,) = gather.on_side_stream(lambda: (self.maker.gather.upload(samples),))
         elif gather is not None and samples is None and of_order is not None:
@@ -264,7 +257,6 @@ class ResidentGather:
     def _rows_of(
         self, reach: _Reach, name: str, steps: range, positions: PositionBatch, outs: list[torch.Tensor]
     ) -> None:
-        """Fill batches of one size with rows of a field."""
         if not self._fields[name].row_bytes or not positions.size:
             return
         if reach.gather is not None and name in reach.rows:
@@ -276,7 +268,7 @@ class ResidentGather:
             self.maker.gather.copies(*self._runs(reach.addresses.base, name, steps, targets))
             return
         table, base = self.job.table, reach.addresses.base
-        rows, _ = table.extents(name, table.locate(self._samples(steps)))
+        rows, _ = table.extents(name, table.locate(self.job.samples_of(steps)))
         places = np.arange(positions.size) * self._fields[name].row_bytes
         self.maker.gather.copies(base[rows.file] + rows.offset, rows.nbytes, np.add.outer(targets, places).reshape(-1))
 

@@ -13,7 +13,7 @@ import torch
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch
-from gdsload.engine.batch_source import PendingBatches, Ready, transformed
+from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, transformed
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import hand_over
 from gdsload.engine.landed import LandedSource
@@ -108,7 +108,7 @@ def _past(event: torch.cuda.Event) -> bool:
         return True
 
 
-class VramSource:
+class VramSource(BatchSource):
     """Gathers out of shards that are entirely in VRAM, on the stream that is current for the consumer.
 
     A gather out of VRAM takes microseconds, and queued on the consumer's stream it comes before the work that uses the
@@ -135,14 +135,6 @@ class VramSource:
             ready = transformed(self._job.transform, batches, self._gather.sizes(steps), steps)
         self._stats.made(len(steps), read_s=0.0, gather_s=time.perf_counter() - began)
         return PendingBatches(lambda: True, lambda _stopped: ready, lambda: None)
-
-    def arena_bytes(self, _steps: range, _window_bytes: int) -> int:
-        """See `BatchSource.arena_bytes`."""
-        return 0
-
-    def held_bytes(self) -> int:
-        """See `BatchSource.held_bytes`."""
-        return 0
 
     def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:
         """See `BatchSource.hand_over`."""

@@ -176,7 +176,6 @@ class SampleTransform:
         self._crew.end()
 
     def _done(self, chunks: list[_Chunk]) -> list[Any]:
-        """The results of all chunks, one after the other."""
         if self._at_once:
             self._inside = threading.get_ident()
             try:

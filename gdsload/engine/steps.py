@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from gdsload.engine.batch_source import StepTransform
+from gdsload.engine.images.decode import ImageBatch
 from gdsload.engine.images.frames import Draws
 from gdsload.order import LaneRun, Order, Schedule
 from gdsload.shards.shard_table import ShardTable
@@ -109,11 +111,20 @@ class Job:
         """The user's indices of what is at some positions."""
         return positions if self.index is None else self.index[positions]
 
-    def samples_of(self, step: int) -> IntArray:
-        """The samples of a step's batch, in order, by their numbers in the table."""
-        return self.samples(self.steps.positions(range(step, step + 1)))
+    def encoded(self, steps: range, batches: Sequence[dict[str, Any]]) -> list[ImageBatch]:
+        """The batches of some steps, with what their images are decoded by; none if they have no images to decode."""
+        if (draws := self.draws) is None:
+            return []
+        return [
+            ImageBatch(batch, draws(step), partial(self._place, step), partial(self.samples_of, range(step, step + 1)))
+            for step, batch in zip(steps, batches, strict=True)
+        ]
 
-    def place(self, step: int, number: int) -> tuple[int, str]:
+    def samples_of(self, steps: range) -> IntArray:
+        """The samples of the table that the batches of some steps have, in order; see `samples`."""
+        return self.samples(self.steps.positions(steps))
+
+    def _place(self, step: int, number: int) -> tuple[int, str]:
         """The user's index of a step's sample, by its number there, and the shard that it is in."""
         position = self.steps.positions(range(step, step + 1))[number : number + 1]
         found = self.table.locate(self.samples(position))

@@ -36,6 +36,7 @@ class WindowSource(LandedSource):
     """
 
     by_id = True
+    maker: DeviceAssembler
 
     def __init__(
         self,
@@ -47,7 +48,6 @@ class WindowSource(LandedSource):
         stats: LoaderStats,
     ) -> None:
         super().__init__(job, backend, maker, stats)
-        self.assembler = maker
         self._schedule, self._ids = schedule, BlockIds(maker.device, order, schedule)
         self._ahead = range(0), torch.empty(0)
         self._rows = PositionGather(maker.device, job.table.ends, over_pcie=False)
@@ -74,7 +74,7 @@ class WindowSource(LandedSource):
         ids = self._samples(steps)
 
         def gathered(slices: Slices, sizes: list[int]) -> list[Batch]:
-            with self.assembler.making():  # the memory of windows is given back after the gather
+            with self.maker.making():  # the memory of windows is given back after the gather
                 return self.gather(slices, sizes, ids)
 
         return gathered
@@ -85,7 +85,7 @@ class WindowSource(LandedSource):
         if not (known.start <= steps.start and steps.stop <= known.stop):
             stop = max(steps.start + _AHEAD // self._schedule.batch_size, steps.stop)
             known = range(steps.start, min(stop, self._schedule.steps))
-            with on(self.assembler.stream):
+            with on(self.maker.stream):
                 ids = self._ids(known)
             self._ahead = known, ids
         first = (steps.start - known.start) * self._schedule.batch_size  # only the epoch's last batch may be smaller
@@ -93,7 +93,7 @@ class WindowSource(LandedSource):
 
     def gather(self, slices: Slices, sizes: list[int], ids: torch.Tensor) -> list[Batch]:
         """Queue the gathering of batches of the samples `ids`, whose windows have landed, on the current stream."""
-        maker, windows, parts = self.assembler, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
+        maker, windows, parts = self.maker, slices.loaded(), in_parts(range(len(sizes)), sizes, ids)
 
         def fill(name: str, outs: list[torch.Tensor]) -> None:
             row_bytes = maker.form.codecs[name].stored.row_bytes
@@ -105,9 +105,8 @@ class WindowSource(LandedSource):
         return filled(maker.form, sizes, maker.device, fill)
 
     def _found(self, maps: list[RowMap], row_bytes: int) -> DeviceRows:
-        """The table of a field's runs in all windows, on the device."""
         ends = np.concatenate([one.ends for one in maps if one.ends is not None])
         by_id = ends.argsort()
         origins = np.concatenate([one.addresses for one in maps])[by_id]
-        on_device = self.assembler.gather.upload(np.stack([ends[by_id], origins]))
+        on_device = self.maker.gather.upload(np.stack([ends[by_id], origins]))
         return DeviceRows(on_device[0], on_device[1], row_bytes, word_of(origins, row_bytes))

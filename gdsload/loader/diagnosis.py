@@ -9,7 +9,7 @@ plans and hands over batches too slowly.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -81,15 +81,12 @@ class Diagnosis:
     shuffle: str = "sequential"
     cache: str = "pagecache"
     drive_rate: float | None = None
-    times: dict[str, float] = field(init=False)
-    """Thread seconds per second, by part of the loader."""
 
-    def __post_init__(self) -> None:
-        stats, seconds = self.stats, max(self.stats.busy_s, 1e-9)
-        spent = {
-            "read": stats.read_s, "gather": stats.gather_s, "decode": stats.decode_s, "transform": stats.transform_s
-        }  # fmt: skip
-        object.__setattr__(self, "times", {name: part_s / seconds for name, part_s in spent.items()})
+    @property
+    def times(self) -> dict[str, float]:
+        """Thread seconds per second, by part of the loader."""
+        seconds = max(self.stats.busy_s, 1e-9)
+        return {name: getattr(self.stats, f"{name}_s") / seconds for name in ("read", "gather", "decode", "transform")}
 
     @property
     def lost_share(self) -> float:

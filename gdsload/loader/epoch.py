@@ -142,11 +142,10 @@ class Epoch(Iterator[Any]):
             return (batch if self._finish is None else self._finish(batch, self.place, size)), size
         except GdsloadError:
             raise
-        except StopIteration as error:
+        except Exception as error:
             self._failed = self._goes_on
-            raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
-        except Exception:
-            self._failed = self._goes_on
+            if isinstance(error, StopIteration):
+                raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
             raise
 
     def _take(self, entered: float) -> tuple[Any, int]:

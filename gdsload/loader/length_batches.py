@@ -59,9 +59,6 @@ class TokenBudget(PlannedSampler):
     ) -> None:
         self.max_tokens, self.padded = check_whole(max_tokens, "max_tokens", 1), bool(padded)
         super().__init__(dataset, field, window, shuffle, seed)
-        self._refuse_longer()
-
-    def _refuse_longer(self) -> None:
         longer = np.flatnonzero(self.lengths > self.max_tokens)
         if len(longer):
             first, others = int(longer[0]), len(longer) - 1

@@ -17,11 +17,11 @@ from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.gpu.kernels import prepare_import
+from gdsload.engine.gpu.kernels import can_launch, prepare
 from gdsload.engine.gpu.stream_clock import StreamClock
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
-from gdsload.engine.stats import LoaderStats, Observer
+from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError
@@ -35,6 +35,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
+from gdsload.order.checks import check_epoch, check_whole
 from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
@@ -73,7 +74,7 @@ class Life:
             )
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
-            prepare_import()
+            prepare("cupy", can_launch)  # to import it takes 0.2 s, and longer where that has never been done
         self._resources: OpenResources | None = None
         self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
@@ -129,10 +130,6 @@ class Life:
         running = any(not one.stopped for one in self.pipelines)
         return diagnosed(self._plan, stats, self._threads, probe=not running)
 
-    def observe(self, observer: Observer) -> None:
-        """As `DataLoader.observe`."""
-        self.stats.observers = *self.stats.observers, observer
-
     @property
     def backend(self) -> BackendStatus:
         """As `DataLoader.backend`."""
@@ -157,6 +154,7 @@ class Life:
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""
+        number, step = check_epoch(number), None if step is None else check_whole(step, "step", 0)
         self._settle()
         with self._held():
             self._progress.set_epoch(number, step)

@@ -28,7 +28,7 @@ from gdsload.loader.shown import loader_html, loader_text
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
-from gdsload.order.checks import check_epoch, check_whole
+from gdsload.order.checks import check_whole
 from gdsload.transforms import DecodeImage
 from gdsload.transforms.compose import callables
 
@@ -274,7 +274,7 @@ class DataLoader(TorchAttributes):
             OptionError: if `epoch` is no whole number from 0 to 2**64 - 1, or the epoch has no such step; with a
                 sampler, if a step is given.
         """
-        self._life.set_epoch(check_epoch(epoch), None if step is None else check_whole(step, "step", 0))
+        self._life.set_epoch(epoch, step)
 
     @property
     def stats(self) -> LoaderStats:
@@ -304,7 +304,7 @@ class DataLoader(TorchAttributes):
 
         An observer that raises an error is not called again, and the error is logged.
         """
-        self._life.observe(observer)
+        self._life.stats.observers += (observer,)
 
     def diagnose(self) -> Diagnosis:
         """Find what limits this loop, from the counters; a drive is also read for a second if no epoch is running."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -34,11 +34,11 @@ _PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
 _SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
 """Of a GPU's memory a 64th may be ahead, as larger groups of batches cost less: at least and at most so many bytes."""
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "ragged": ("jagged", "offsets", "padded", "varlen"),
-    "cache": ("pagecache", "none", "auto", "vram", "ram"),
+    "ragged": get_args(RaggedForm),
+    "cache": get_args(CacheChoice),
     "ahead": (False, True),
     "reuse_buffers": (False, True),
-    "tail": (None, "share", "pad", "drop"),
+    "tail": (None, *get_args(Tail)),
     "mmap": (None, False, True),
 }
 _ITERATED = "its indices are this rank's alone, and only those of a function are shared out"

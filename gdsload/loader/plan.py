@@ -36,7 +36,7 @@ from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.sampled import expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
-from gdsload.order import DatasetFacts, OrderOptions, ShuffleName, resolve
+from gdsload.order import OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.system.streams import has_streams
 from gdsload.transforms import DecodeImage
@@ -174,7 +174,7 @@ def _schedule_rule(
     ranks: RankGroups | tuple[int, int] | None,
 ) -> ScheduleRule:
     return ScheduleRule(
-        selected.epoch_samples,
+        len(selected) if selected.mixture is None else selected.mixture.samples,
         expected_batch(options.batch_sampler) or options.batch_size,
         options.last_batch,
         order.lanes,
@@ -194,18 +194,13 @@ def _backend_request(options: Options) -> BackendRequest:
         per_sample=per_sample,
         keep=options.cache in ("pagecache", "auto"),
     )
-    _refuse_cache(options.cache, request)
-    return request
-
-
-def _refuse_cache(cache: str, request: BackendRequest) -> None:
-    """Raise BackendUnavailableError if a tier was asked for by name that there cannot be."""
-    if cache == "vram" and request.placement == "host":
+    if options.cache == "vram" and request.placement == "host":
         raise BackendUnavailableError(
             f"`cache='vram'` keeps samples for a GPU that gathers them, but batches for {str(request.device)!r} are "
             "built in CPU memory",
             remedy="Pass `device='cuda'` without `backend='host'`, or leave `cache` out.",
         )
+    return request
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:
@@ -241,9 +236,9 @@ def _order_options(options: Options, selected: Selected, fields: Sequence[str]) 
     # Windows that overlap are read once each, but kept in memory once.
     alone = mean_sample_bytes(replace(selected, offsets=None), fields) * sum(map(len, selected.datasets))
     sample_bytes = mean_sample_bytes(selected, fields)
-    facts = DatasetFacts(len(selected), sample_bytes, int(min(sample_bytes * len(selected), alone)))
+    total_bytes = int(min(sample_bytes * len(selected), alone))
     shuffle = "full" if selected.mixture is not None and options.shuffle is True else options.shuffle
-    found = resolve(shuffle, facts)
+    found = resolve(shuffle, len(selected), sample_bytes, total_bytes)
     if selected.mixture is not None and (shuffle == "block" or found.shuffle == "block"):
         raise OptionError(
             f"is {options.shuffle!r}, but a Mix cannot be shuffled in blocks: its datasets take turns",

@@ -233,19 +233,14 @@ def _gather(text: str, group: Any) -> list[str]:
     return [part[:count].cpu().numpy().tobytes().decode() for part, count in zip(parts, counts, strict=True)]
 
 
-def drawn_seed() -> int:
-    """A seed from torch's global generator, as torch's samplers draw theirs."""
-    return int(torch.empty((), dtype=torch.int64).random_().item())
-
-
 def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
     """Make sure that all ranks have the same state, and give their seed: a drawn one if they have none.
 
     All of them have to call it, and all raise OptionError if they differ. The groups reach them; there are none if this
     is the only rank. The state is that of `DataLoader.state_dict`.
     """
-    # Each rank draws one, so that their generators stay alike, and that of the first rank counts.
-    drawn = drawn_seed() if state["seed"] is None else 0
+    # Each rank draws one, as torch's samplers do, so that their generators stay alike; that of the first rank counts.
+    drawn = 0 if state["seed"] is not None else int(torch.empty((), dtype=torch.int64).random_().item())
     rank = torch.distributed.get_rank() if groups else 0
     answers = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
     answers.sort(key=lambda one: one["rank"])

@@ -75,12 +75,8 @@ class ScheduleRule:
         return (self.sampled and not self.planned) or self.share is not None
 
     def world(self) -> tuple[int, int]:
-        """Rank and world size now: as given, else those of torch.distributed, else 0 of 1."""
-        if self.share is not None:
-            return self.share
-        if _AVAILABLE and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        return 0, 1
+        """Rank and world size now: as given, else those of torch.distributed."""
+        return rank_and_world_size() if self.share is None else self.share
 
     def schedule(self) -> Schedule:
         """The steps of an epoch that begins now. Raises OptionError if there is no such rank."""
@@ -88,6 +84,13 @@ class ScheduleRule:
             share = self.world() if self.planned else (0, 1)
             return SampledSchedule(self.samples, self.batch_size, *share, tail=self.tail)
         return Schedule(self.samples, self.batch_size, *self.world(), self.tail, self.lanes)
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Those of torch.distributed, or 0 of 1 if it is not initialised."""
+    if _AVAILABLE and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
 
 
 def _process_group() -> Any:

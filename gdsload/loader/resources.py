@@ -127,7 +127,6 @@ def _batch_maker(
 
 
 def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
-    """The budget for decoded images; None if none are kept."""
     if not plan.keeps_images:
         return None
     if plan.placement == "gpu":

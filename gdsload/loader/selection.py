@@ -84,11 +84,6 @@ class Selected:
         """Makes the files that the samples come from, the same for all datasets."""
         return self.datasets[0].open_files
 
-    @property
-    def epoch_samples(self) -> int:
-        """Samples of an epoch of all ranks."""
-        return len(self) if self.mixture is None else self.mixture.samples
-
     def lengths(self, field: str) -> IntArray:
         """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""
         self.refuse_ragged_windows([field])

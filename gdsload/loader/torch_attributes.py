@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Sampler, SequentialSampler
 
 from gdsload.errors import OptionError
-from gdsload.order.checks import check_epoch
 
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
@@ -35,7 +34,7 @@ class OrderView(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """As `DataLoader.set_epoch`."""
-        self._life.set_epoch(check_epoch(epoch))
+        self._life.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Number of samples of the dataset."""

@@ -11,14 +11,10 @@ from typing import Any, TypedDict
 import torch
 
 from gdsload.loader.options import Options
+from gdsload.loader.torch_attributes import TorchAttributes
 from gdsload.system.names import check_names
 from gdsload.transforms import Compose
 
-_TORCHS: dict[str, object] = {
-    "num_workers": 0, "pin_memory": False, "pin_memory_device": "", "prefetch_factor": None, "timeout": 0,
-    "persistent_workers": False, "worker_init_fn": None, "multiprocessing_context": None, "in_order": True,
-}  # fmt: skip
-"""torch's defaults: if they are written out, they ask for nothing."""
 WARNED: set[str] = set()
 """The keywords that a warning has named in this process."""
 
@@ -47,7 +43,8 @@ def check_torch_keywords(given: Mapping[str, object], known: Iterable[str]) -> N
     """Warn, once, of keywords that the loader does not need; OptionError if one is unknown."""
     unneeded = TorchKeywords.__annotations__.keys()
     check_names("DataLoader", sorted(given.keys() - unneeded), known)
-    found = sorted(name for name in given.keys() & unneeded if given[name] != _TORCHS[name])
+    # torch's defaults, if they are written out, ask for nothing.
+    found = sorted(name for name in given.keys() & unneeded if given[name] != getattr(TorchAttributes, name))
     if not WARNED.issuperset(found):
         WARNED.update(found)
         warnings.warn(

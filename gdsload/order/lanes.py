@@ -49,16 +49,6 @@ class LaneRun:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LanePieces:
-    """Consecutive lane positions of steps, in the order in which they are delivered; int64 arrays of one length."""
-
-    step: NDArray[np.int64]
-    lane: NDArray[np.int64]
-    start: NDArray[np.int64]
-    stop: NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The lane positions that a rank gets at each step: a pure function of its arguments.
@@ -206,15 +196,16 @@ class Schedule:
             offset += given
         return runs
 
-    def pieces(self, steps: range) -> LanePieces:
-        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time."""
+    def pieces(self, steps: range) -> NDArray[np.int64]:
+        """Return `runs` of some consecutive steps, all at once: with many lanes that takes a fraction of the time.
+
+        The rows of the array are lane, step, start and stop of each run; int64, shape [4, runs].
+        """
         for step in {*steps[:1], *steps[-1:]}:
             self._slice(step)
         if self._padded(steps):
-            rest = [(steps[-1], run.lane, run.start, run.stop) for run in self.runs(steps[-1])]
-            some = self.pieces(steps[:-1])
-            columns = zip((some.step, some.lane, some.start, some.stop), np.array(rest, np.int64).T, strict=True)
-            return LanePieces(*(np.concatenate(column) for column in columns))
+            last = [(run.lane, steps[-1], run.start, run.stop) for run in self.runs(steps[-1])]
+            return np.concatenate([self.pieces(steps[:-1]), np.array(last, np.int64).T], axis=1)
         at = np.arange(steps.start, steps.stop, dtype=np.int64)
         before = at * self.global_batch
         after = np.minimum(before + self.global_batch, self.samples)
@@ -227,7 +218,7 @@ class Schedule:
         lower = np.maximum(start[:, None] - offset, 0)
         upper = np.minimum((start + share)[:, None] - offset, given)
         row, column = np.nonzero(lower < upper)
-        return LanePieces(at[row], column, (first + lower)[row, column], (first + upper)[row, column])
+        return np.array([column, at[row], (first + lower)[row, column], (first + upper)[row, column]], np.int64)
 
     def ranges(self, steps: range) -> list[LaneRun] | None:
         """Return the lane positions of consecutive steps, of each lane one run; None if they are not such runs."""

@@ -61,21 +61,6 @@ class BlockShuffle:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """The facts about a dataset that the defaults depend on.
-
-    Attributes:
-        samples: number of samples.
-        mean_sample_bytes: bytes of an average sample, over the fields that are read.
-        total_bytes: bytes of all samples.
-    """
-
-    samples: int
-    mean_sample_bytes: float
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class OrderOptions:
     """The options of an order, with every default filled in.
 
@@ -98,20 +83,22 @@ class OrderOptions:
         return {"shuffle": self.shuffle, "block": self.block, "window": self.window, "lanes": self.lanes}
 
 
-def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOptions:
-    """Fill in the defaults, from the dataset and the arguments alone.
+def resolve(
+    shuffle: bool | str | BlockShuffle, samples: int, mean_sample_bytes: float, total_bytes: int
+) -> OrderOptions:
+    """Fill in the defaults, from the dataset and the arguments alone: samples, bytes of an average one, and of all.
 
     `shuffle` is False for dataset order, "full" or "block" for that shuffle. True chooses: full where samples average
     64 KiB or more, or the dataset is at most 1 GiB; else block. Blocks of one sample, which samples of more than 2 MiB
     have by default, are permuted one by one: that is a full shuffle, and "block" is "full" then, unless a
     `BlockShuffle` gives one. Raises OptionError if `shuffle` is anything else.
     """
-    name, reason = _choose(shuffle, facts)
+    name, reason = _choose(shuffle, mean_sample_bytes, total_bytes)
     if name != "block":
         return OrderOptions(name, 0, 0, 1, reason)
     wanted = shuffle if isinstance(shuffle, BlockShuffle) else BlockShuffle()
     block, window, lanes = wanted.block, wanted.window, wanted.lanes
-    mean = max(facts.mean_sample_bytes, 1.0)
+    mean = max(mean_sample_bytes, 1.0)
     longest = MAX_SAMPLES
     if block is None:
         block = max(1, min(int(BLOCK_BYTES / mean), BLOCK_SAMPLES))
@@ -121,14 +108,14 @@ def resolve(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> OrderOpt
             return OrderOptions("full", 0, 0, 1, reason)
     if lanes is None:
         # At least a block for each lane, or reads would get shorter than they need to be.
-        lanes = max(1, min(LANES, facts.samples // block))
+        lanes = max(1, min(LANES, samples // block))
     if window is None:
-        window = max(1, min(WINDOW_BLOCKS * block, longest, -(-facts.samples // lanes)))
+        window = max(1, min(WINDOW_BLOCKS * block, longest, -(-samples // lanes)))
     # As plain ints: they go into the state, and numpy's cannot be written as JSON.
     return OrderOptions("block", int(block), int(window), int(lanes), reason)
 
 
-def _choose(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> tuple[ShuffleName, str]:
+def _choose(shuffle: bool | str | BlockShuffle, mean_sample_bytes: float, total_bytes: int) -> tuple[ShuffleName, str]:
     if shuffle is False:
         return "sequential", "shuffle=False"
     if shuffle == "full":
@@ -139,12 +126,12 @@ def _choose(shuffle: bool | str | BlockShuffle, facts: DatasetFacts) -> tuple[Sh
         return "block", f"shuffle={shuffle}"
     if shuffle is not True:
         raise OptionError(f"is {shuffle!r}, which is no way to shuffle", option="shuffle", remedy=_SHUFFLE_REMEDY)
-    mean = f"samples average {format_bytes(facts.mean_sample_bytes)}"
-    total = f"the dataset has {format_bytes(facts.total_bytes)}"
-    if facts.mean_sample_bytes >= FULL_SAMPLE_BYTES:
+    mean = f"samples average {format_bytes(mean_sample_bytes)}"
+    total = f"the dataset has {format_bytes(total_bytes)}"
+    if mean_sample_bytes >= FULL_SAMPLE_BYTES:
         limit = format_bytes(FULL_SAMPLE_BYTES)
         return "full", f"shuffle=True and {mean}, at least {limit}: random reads run at the disk's bandwidth"
     limit = format_bytes(FULL_TOTAL_BYTES)
-    if facts.total_bytes <= FULL_TOTAL_BYTES:
+    if total_bytes <= FULL_TOTAL_BYTES:
         return "full", f"shuffle=True and {total}, at most {limit}: it is read once, then any order is fast"
     return "block", f"shuffle=True, {mean}, too small for random reads, and {total}, more than {limit}"

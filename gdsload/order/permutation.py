@@ -7,7 +7,6 @@ because Feistel networks on tiny domains are measurably biased: see docs/design/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -40,19 +39,6 @@ def exact_tables(n: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     hashes = np.tile(np.arange(n, dtype=np.uint64), (len(keys), 1))
     hash_into(hashes, keys[:, None], hashes, np.empty_like(hashes))
     return argsort(hashes)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that a device needs to compute a permutation.
-
-    Attributes:
-        network: the numbers of the Feistel network: n, the sizes of both halves, and the key of each round.
-        table: the image of each position, if the permutation is a table.
-    """
-
-    network: NDArray[np.uint64] | None = None
-    table: NDArray[np.int64] | None = None
 
 
 class Permutation:
@@ -90,11 +76,14 @@ class Permutation:
         images.flags.writeable = False
         return images
 
-    def recipe(self) -> Recipe:
-        """The permutation in a form that a device can compute."""
+    def recipe(self) -> dict[str, NDArray[np.int64]]:
+        """The permutation in a form that a device can compute: ``"network"``, see `Feistel.parameters`, or ``"table"``.
+
+        The table has the image of each position.
+        """
         if self._feistel is None:
-            return Recipe(table=self._chunk(0) if self._n else np.empty(0, np.int64))
-        return Recipe(network=self._feistel.parameters)
+            return {"table": self._chunk(0) if self._n else np.empty(0, np.int64)}
+        return {"network": self._feistel.parameters.view(np.int64)}
 
     def _chunk(self, index: int) -> NDArray[np.int64]:
         return self._chunks.get(index, self._make_chunk)

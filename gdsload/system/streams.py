@@ -6,10 +6,10 @@ may be an XPU's, too, which have the same methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -24,7 +24,6 @@ _xpu: Any = torch.xpu
 _plain: dict[int, int] = {}
 _pinned: dict[int, int] = {}
 """Bytes of plain and of pinned memory that the process holds, by address."""
-Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 
 
 def has_streams(device: torch.device) -> bool:
@@ -108,27 +107,6 @@ def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     event = new_event(stream.device)
     event.record(stream)
     return event
-
-
-class SideStream:
-    """A stream for what must be computed before the bytes of batches can be fetched, such as ids.
-
-    It depends on nothing that is queued elsewhere, so the GPU computes it while it still fetches the batches before. On
-    their stream it would be computed after them, while the link is idle.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, side_stream(device)
-
-    def __call__(self, make: Callable[[], Tensors]) -> Tensors:
-        """Queue the making of some tensors here. The current stream waits for them, and may use them."""
-        with on(self._stream):
-            made, event = make(), record(self._stream)
-        stream = current_stream(self._device)
-        stream.wait_event(event)
-        for tensor in made:
-            tensor.record_stream(stream)
-        return made
 
 
 def register_host(device: torch.device, address: int, nbytes: int, *, read_only: bool = False) -> str:

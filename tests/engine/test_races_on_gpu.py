@@ -12,6 +12,7 @@ from gdsload import BlockShuffle, Bounce, DataLoader, Memory
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
 from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
+from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
@@ -244,7 +245,7 @@ def epochs(path, options, device, begin=None):
 def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard, monkeypatch):
     """What is made aside may be late. Whoever does not wait for it fetches the first sample only."""
     pytest.importorskip("cupy")
-    call, calls = streams.SideStream.__call__, []
+    call, calls = DeviceAssembler.side, []
 
     def late(self, make):
         def slowly():
@@ -260,9 +261,9 @@ def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard,
         return call(self, slowly)
 
     def begin():
-        monkeypatch.setattr(streams.SideStream, "__call__", late)
+        monkeypatch.setattr(DeviceAssembler, "side", late)
         if not guard:
-            monkeypatch.setattr(streams, "record", lambda _stream: torch.cuda.Event())
+            monkeypatch.setattr(assemble_device, "record", lambda _stream: torch.cuda.Event())
 
     if sort:
         monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
@@ -280,15 +281,15 @@ def test_ids_stay_until_the_rows_are_fetched(numbered, options, guard, monkeypat
 
     def careless(self, make):
         """All that it does, but `record_stream`."""
-        with torch.cuda.stream(self._stream):
-            made, event = make(), streams.record(self._stream)
-        torch.cuda.current_stream(self._device).wait_event(event)
+        with torch.cuda.stream(self._side):
+            made, event = make(), streams.record(self._side)
+        torch.cuda.current_stream(self.device).wait_event(event)
         return made
 
     def begin():
         slow(monkeypatch, PositionGather, "_launch", CYCLES)
         if not guard:
-            monkeypatch.setattr(streams.SideStream, "__call__", careless)
+            monkeypatch.setattr(DeviceAssembler, "side", careless)
 
     rows = epochs(numbered, options, "cuda", begin)
     assert torch.equal(rows, epochs(numbered, options, "cpu")) == guard

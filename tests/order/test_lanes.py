@@ -101,10 +101,8 @@ def test_several_steps_at_once_are_those_of_each(schedule):
             one_by_one = [place for step in steps for place in positions(runs[step])]
             assert positions(rank.runs_of(steps)) == one_by_one
             assert rank.sizes(steps) == [rank.size(step) for step in steps]
-            pieces = rank.pieces(steps)
-            columns = (pieces.step.tolist(), pieces.lane.tolist(), pieces.start.tolist(), pieces.stop.tolist())
-            expected = [(step, run.lane, run.start, run.stop) for step in steps for run in runs[step]]
-            assert list(zip(*columns, strict=True)) == expected
+            expected = [(run.lane, step, run.start, run.stop) for step in steps for run in runs[step]]
+            assert list(zip(*rank.pieces(steps).tolist(), strict=True)) == expected
             if (whole := rank.ranges(steps)) is None:
                 assert rank.world_size > 1 or rank.padding or not steps
             else:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsload.order import BlockShuffle, DatasetFacts, OrderOptions, resolve
+from gdsload.order import BlockShuffle, OrderOptions, resolve
 
 MIB = 1 << 20
 
 
 def facts(samples, sample_bytes):
-    return DatasetFacts(samples, sample_bytes, int(samples * sample_bytes))
+    return samples, sample_bytes, int(samples * sample_bytes)
 
 
 LARGE_SMALL_SAMPLES = facts(10_000_000, 3072)
@@ -32,7 +32,7 @@ LARGE_SMALL_SAMPLES = facts(10_000_000, 3072)
     ],
 )
 def test_shuffle_is_chosen_from_the_dataset(shuffle, dataset, name, reason):
-    options = resolve(shuffle, dataset)
+    options = resolve(shuffle, *dataset)
     assert options.shuffle == name
     assert reason in options.reason
 
@@ -53,13 +53,13 @@ def test_shuffle_is_chosen_from_the_dataset(shuffle, dataset, name, reason):
     ],
 )
 def test_sizes_of_a_block_shuffle(shuffle, samples, sample_bytes, block, window, lanes):
-    options = resolve(shuffle, facts(samples, sample_bytes))
+    options = resolve(shuffle, *facts(samples, sample_bytes))
     assert (options.block, options.window, options.lanes) == (block, window, lanes)
 
 
 @given(st.integers(0, 10**9), st.floats(0, 2 * MIB))
 def test_default_windows_are_16_blocks_or_a_whole_lane(samples, sample_bytes):
-    options = resolve("block", facts(samples, sample_bytes))
+    options = resolve("block", *facts(samples, sample_bytes))
     assert 1 <= options.lanes <= 8
     assert options.window == max(1, min(16 * options.block, -(-samples // options.lanes)))
     assert options.window <= 65_536
@@ -67,21 +67,21 @@ def test_default_windows_are_16_blocks_or_a_whole_lane(samples, sample_bytes):
 
 @given(st.integers(0, 10**9), st.floats(0, 64 * MIB), st.integers(1, 100))
 def test_default_windows_have_64_mib_at_most_however_many_lanes_there_are(samples, sample_bytes, lanes):
-    assert resolve(BlockShuffle(lanes=lanes), facts(samples, sample_bytes)).window * sample_bytes <= 64 * MIB
+    assert resolve(BlockShuffle(lanes=lanes), *facts(samples, sample_bytes)).window * sample_bytes <= 64 * MIB
 
 
 @pytest.mark.parametrize("sample_bytes", [2 * MIB + 1, 3 * MIB, 32 * MIB, 1 << 40])
 def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
-    options = resolve("block", facts(1000, sample_bytes))
-    assert options == resolve("full", facts(1000, sample_bytes))
+    options = resolve("block", *facts(1000, sample_bytes))
+    assert options == resolve("full", *facts(1000, sample_bytes))
     assert "blocks of one sample are a full shuffle" in options.reason
-    assert resolve("block", facts(1000, 2 * MIB)).block == 2
-    assert resolve(BlockShuffle(block=1), facts(1000, sample_bytes)) == OrderOptions("block", 1, 16, 8)
+    assert resolve("block", *facts(1000, 2 * MIB)).block == 2
+    assert resolve(BlockShuffle(block=1), *facts(1000, sample_bytes)) == OrderOptions("block", 1, 16, 8)
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_state_survives_json(shuffle):
-    options = resolve(shuffle, LARGE_SMALL_SAMPLES)
+    options = resolve(shuffle, *LARGE_SMALL_SAMPLES)
     state = json.loads(json.dumps(options.state()))
     assert set(state) == {"shuffle", "block", "window", "lanes"}
     assert OrderOptions(**state) == options

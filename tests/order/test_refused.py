@@ -7,7 +7,6 @@ import pytest
 from gdsload.errors import OptionError
 from gdsload.order import (
     BlockShuffle,
-    DatasetFacts,
     FullOrder,
     LaneRun,
     MixOrder,
@@ -24,7 +23,7 @@ from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.hashing import MASK64, derive_key
 from tests.order.made import block_order as blocks
 
-FACTS = DatasetFacts(10_000_000, 3072, 30_720_000_000)
+FACTS = (10_000_000, 3072, 30_720_000_000)
 
 
 def mixed():
@@ -89,7 +88,7 @@ CALLS = [
         for given, message in (((-1, 0), "seed is"), ((2**64, 0), "seed is"), ((0, -1), "epoch is"))
     ),
     *(
-        (lambda shuffle=shuffle: resolve(shuffle, FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
+        (lambda shuffle=shuffle: resolve(shuffle, *FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
         for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
     *(

@@ -15,6 +15,7 @@ from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.engine.gpu.gather_positions import Tensors
 from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
@@ -24,7 +25,7 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype
 from gdsload.system.arrays import IntArray, unique
-from gdsload.system.streams import SideStream
+from gdsload.system.streams import current_stream, on, record, side_stream
 
 _IMAGE_BYTES = 2**20
 """Encoded values up to this length are copied many by one call. While a dozen threads read, 768 images of 56 kB took 30
@@ -47,7 +48,7 @@ class DeviceAssembler(BatchMaker):
         super().__init__(form)
         self.queue = self.onto = queue
         self.device = device = queue.device
-        self.stream, self.side = queue.stream, SideStream(device)
+        self.stream, self._side = queue.stream, side_stream(device)
         self.gather = DeviceGather(device, on_host, prepared=False)
         if form.decode:
             decode = form.decode if keep is None else as_kept(form.decode)
@@ -60,6 +61,21 @@ class DeviceAssembler(BatchMaker):
         fields = [codec.stored for codec in self.form.codecs.values() if codec.wants != "host"]
         rows = [field.row_bytes for field in fields if not field.ragged]
         self.gather.prepare(rows, pieces=len(rows) < len(fields))
+
+    def side(self, make: Callable[[], Tensors]) -> Tensors:
+        """Queue the making of tensors that bytes cannot be fetched without, such as ids, on a stream for these alone.
+
+        The current stream waits for them, and may use them. They depend on nothing that is queued elsewhere, so the GPU
+        computes them while it still fetches the batches before. On their stream it would do so after them, while the
+        link is idle.
+        """
+        with on(self._side):
+            made, event = make(), record(self._side)
+        stream = current_stream(self.device)
+        stream.wait_event(event)
+        for tensor in made:
+            tensor.record_stream(stream)
+        return made
 
     def assemble(self, slices: Slices, sizes: Sequence[int]) -> list[Batch]:
         """See `BatchMaker.assemble`. The batches are complete when it returns: the gather has ended.

@@ -166,12 +166,8 @@ extern "C" __global__ void LAYOUT hashes(const Params p) {
 
 _Place = tuple[int, int]
 """A window: its lane, and its number there."""
-
-
 _Tables = dict[_Place, tuple[SharedTensors, int]]
 """For each window what its table was made with, and the table's address."""
-
-
 _Reached = tuple[range, int, dict[_Place, int]]
 """The windows that some steps' batches may be made from: their lanes, how many they are in a lane at most, and the
 samples of each."""

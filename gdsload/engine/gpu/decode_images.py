@@ -151,7 +151,6 @@ class DeviceImages(HostImages):
         return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
 
     def _on_host(self, part: _Part, numbers: IntArray) -> Future:
-        """Have images of a part decoded by the processors."""
         return self.decode(part.images, numbers.tolist(), part.stopped, part.by_host.__setitem__)
 
     def _complete(self, part: _Part, hosted: Future, stream: torch.cuda.Stream) -> None:

@@ -13,7 +13,7 @@ many of the host's pages, and has to look up all others; it finds neighbours of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,10 @@ from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pi
 from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
 from gdsload.engine.gpu.shared_tensors import SharedTensors
-from gdsload.order.permutation import Recipe
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import SideStream, Tensors, on, side_stream
+from gdsload.system.streams import on, side_stream
 
+Tensors = tuple[torch.Tensor, ...]
 PART = 256
 """Words of a long row from which a part of it is a separate tile."""
 _TILE_BYTES = 2**15
@@ -63,7 +63,7 @@ class PositionBatch:
     batches: int
     size: int
     ids: torch.Tensor | None = None
-    sorted: tuple[torch.Tensor, torch.Tensor] | None = None
+    sorted: Tensors | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -99,9 +99,11 @@ class PositionGather:
     Args:
         ends: first sample id after each shard, shape ``[shards]``.
         over_pcie: whether some of the shards are in host memory.
-        recipe: the order's permutation; None where position and id are the same, or each gather is given the ids.
+        recipe: the order's permutation, see `Permutation.recipe`; None where position and id are the same, or each
+            gather is given the ids.
         selection: sample id of each position in the table; None where they are the same.
-        side: where work is queued that need not wait for rows; None for the stream on which they are gathered.
+        side: queues the making of tensors, such as ids, where it need not wait for rows; None: on the stream on which
+            they are gathered.
     """
 
     def __init__(
@@ -110,15 +112,13 @@ class PositionGather:
         ends: IntArray,
         *,
         over_pcie: bool,
-        recipe: Recipe | None = None,
+        recipe: Mapping[str, IntArray] | None = None,
         selection: IntArray | None = None,
-        side: SideStream | None = None,
+        side: Callable[[Callable[[], Tensors]], Tensors] | None = None,
     ) -> None:
         self.device, self.ends, self.over_pcie, self._side = device, ends, over_pcie, side
         self._shared = SharedTensors(device)
-        recipe = Recipe() if recipe is None else recipe
-        network = None if recipe.network is None else recipe.network.view(np.int64)
-        arrays = {"network": network, "table": recipe.table, "selection": selection}
+        arrays = {**(recipe or {}), "selection": selection}
         self._order = {name: self._shared.add(array).data_ptr() for name, array in arrays.items() if array is not None}
         self.ends_there = self._shared.add(ends)
 
@@ -179,7 +179,7 @@ class PositionGather:
         samples, places = positions.sorted
         return {"table": samples.data_ptr(), "places": places.data_ptr(), "size": positions.size}
 
-    def _sorted(self, positions: PositionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sorted(self, positions: PositionBatch) -> Tensors:
         """The samples at some positions in rising order, and the place of each among the batches' rows."""
         self._shared.use()
         found = torch.empty(positions.size * positions.batches, dtype=torch.int64, device=self.device)

@@ -122,11 +122,6 @@ def _driver() -> Driver:
     return calls
 
 
-def prepare_import() -> None:
-    """Begin to import cupy: it takes 0.2 s, and longer on a machine that has never done it."""
-    prepare("cupy", can_launch)
-
-
 _prepared: dict[Hashable, bool] = {}
 """By the name of a thing that is to be prepared: True if it has been made, or could not be."""
 _turn = threading.Lock()

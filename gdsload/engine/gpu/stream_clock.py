@@ -47,7 +47,11 @@ class StreamClock:
         """A clock for batches on a device; None if its streams have no events with timing."""
         if device.type != "cuda":
             return None
-        return cls(stats, partial(torch.cuda.Event, enable_timing=True), partial(_consumers, device))
+
+        def consumers() -> torch.cuda.Stream | None:
+            return None if torch.cuda.is_current_stream_capturing() else current_stream(device)
+
+        return cls(stats, partial(torch.cuda.Event, enable_timing=True), consumers)
 
     def asked(self) -> Event | None:
         """Record that the consumer asks for batches. Returns the event to pass to `given`."""
@@ -94,8 +98,3 @@ class StreamClock:
             event = self._spare.pop() if self._spare else self._new_event()
         event.record(stream)
         return event
-
-
-def _consumers(device: torch.device) -> torch.cuda.Stream | None:
-    """See `StreamClock`."""
-    return None if torch.cuda.is_current_stream_capturing() else current_stream(device)

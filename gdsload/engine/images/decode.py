@@ -231,7 +231,6 @@ class HostImages:
         return found.permute(0, 3, 1, 2) if options.channels_last else found
 
     def _zero(self, images: FieldImages, numbers: Sequence[int]) -> None:
-        """Put zeros where images cannot be decoded."""
         for result, at in map(images.place, numbers):
             if isinstance(result, list):
                 result[at] = torch.zeros((3, 1, 1), dtype=images.options.result, device=self.device)

@@ -57,7 +57,8 @@ class Draws:
         generator: torch.Generator | None = None,
     ) -> None:
         self._source, self._stateful, self._place = source, stateful, place
-        self._begin = None if mark is None else mark.get("begin")
+        self.begin: dict[str, Any] | None = None if mark is None else mark.get("begin")
+        """The values that the order depends on; None if they are not known, or there is a state."""
         self._generator, self._owner = generator, os.getpid()
         self._state: torch.Tensor | None = None  # of the generator, after the last draw
         self._seed = None if generator is None else generator.initial_seed()
@@ -125,7 +126,7 @@ class Draws:
             mark = self._marks[min(self._place.step - self._first, len(self._marks) - 1)]
         if self._stateful is not None:
             return dict(copy.deepcopy(mark))
-        return None if self._begin is None else {"begin": self._begin, "digest": mark}
+        return None if self.begin is None else {"begin": self.begin, "digest": mark}
 
     def left(self) -> int | None:
         """The number of batches handed out of an epoch that is left before its end, once.

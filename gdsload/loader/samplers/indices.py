@@ -115,7 +115,6 @@ def _on_host(values: Any) -> Any:
 
 
 def _farthest(values: Any) -> int:
-    """The index farthest outside."""
     return max(map(int, _on_host(values)), key=abs)
 
 
@@ -185,10 +184,9 @@ class IndexFunction:
         if given.dtype in (torch.bool, np.bool_):
             remedy = "Return the indices of what is true: `mask.nonzero().flatten()`."
             raise OptionError(f"{where} a mask", option="sampler", remedy=remedy)
-        values = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given
+        values = _on_host(given)
         if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
-            kind = f"a {type(given).__name__} of {given.dtype} and shape {tuple(given.shape)}"
-            raise OptionError(f"{where} {kind}, not a row of whole numbers", option="sampler", remedy=_REMEDY)
+            raise OptionError(f"{where} {_kind(given)}, not a row of whole numbers", option="sampler", remedy=_REMEDY)
         if len(values) and not (values.min() >= 0 and values.max() < self._samples):
             place = int(np.argmax((values < 0) | (values >= self._samples)))
             raise SampleIndexError(
@@ -196,6 +194,6 @@ class IndexFunction:
                 option="sampler",
                 remedy="Return indices of the dataset that the loader was given, counted from 0.",
             )
-        found = values.astype(np.int64)  # a copy: the function may fill one tensor for each epoch
+        found: IntArray = values.astype(np.int64)  # a copy: the function may fill one tensor for each epoch
         found.flags.writeable = False
         return found

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 import xxhash
 from torch.utils.data import Sampler
 
 from gdsload.engine.steps import Ordered
 from gdsload.errors import OptionError, StateError
 from gdsload.loader.batch_fields import mean_sample_bytes
+from gdsload.loader.ranks import rank_and_world_size
 from gdsload.loader.selection import sample_space, select
-from gdsload.order import DatasetFacts, Permutation, Purpose, Schedule, derive_key, resolve
+from gdsload.order import Permutation, Purpose, Schedule, derive_key, resolve
 from gdsload.order.checks import check_epoch, check_whole
 from gdsload.system.arrays import IntArray
 
@@ -76,7 +76,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
         self.window = None if window is None else check_whole(window, "window", 1)
         self.lengths = selected.lengths(field)
         mean = mean_sample_bytes(selected, list(selected.schema))
-        self.order_options = resolve(shuffle, DatasetFacts(len(selected), mean, int(mean * len(selected))))
+        self.order_options = resolve(shuffle, len(selected), mean, int(mean * len(selected)))
         self._space = sample_space(selected, self.order_options)
         self._digest = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.lengths).data)
         self._counted: tuple[int, int, int] | None = None
@@ -152,11 +152,11 @@ class PlannedSampler(Sampler[IntArray], ABC):
 
     def __len__(self) -> int:
         """Number of batches of this rank in the epoch that is next."""
-        return self.steps(self.epoch, _world()[1])
+        return self.steps(self.epoch, rank_and_world_size()[1])
 
     def __iter__(self) -> Iterator[IntArray]:
         """The batches of this rank in the epoch that is next: arrays of indices, int64 ``[samples]``."""
-        return PlannedEpoch(self, self.epoch, *_world())
+        return PlannedEpoch(self, self.epoch, *rank_and_world_size())
 
 
 def _cut(following: IntArray) -> IntArray:
@@ -259,9 +259,3 @@ def place_in(state: object, sampler: PlannedSampler, world_size: int, step: int)
             remedy="Go on with as many ranks, or from a state between two epochs.",
         )
     return {name: place[name] for name in numbers}
-
-
-def _world() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

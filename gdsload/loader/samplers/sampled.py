@@ -56,8 +56,6 @@ class Sampled:
         """The mark where it was to begin, if it has drawn from the sampler already but has not begun."""
         self._next: Draws | None = None
         self._draws: Draws | None = None  # of the newest epoch that has begun
-        self._begin_of_newest: dict[str, Any] | None = None
-        """The values that its order depends on; None if they are not known."""
 
     def steps(self, epoch: int, schedule: Schedule) -> int:
         """Number of batches of an epoch with these ranks."""
@@ -202,7 +200,6 @@ class Sampled:
 
     def begun(self) -> None:
         """The epoch of the last `draws` has begun: what follows is after it."""
-        self._begin_of_newest = None if self._begins is None else self._begins.get("begin")
         self._draws, self._next, self._resumed, self._begins = self._next, None, None, None
 
     def passed(self) -> None:
@@ -214,9 +211,9 @@ class Sampled:
 
         They are drawn again: how many were drawn ahead depends on how fast the consumer was.
         """
-        draws, begin = self._draws, self._begin_of_newest
-        if draws is not None and begin is not None and (step := draws.left()) is not None:
-            self._set_back(begin)
+        draws = self._draws
+        if draws is not None and draws.begin is not None and (step := draws.left()) is not None:
+            self._set_back(draws.begin)
             self._skip(step)
 
     def _skip(self, step: int) -> None:
@@ -290,7 +287,6 @@ def _check(mine: dict[str, Any], begin: Any, step: int, name: str) -> None:
 
 
 def _planned_draws(source: IndexSource, planned: PlannedSampler, state: object, place: Place) -> Draws:
-    """The rest of an epoch of a sampler with a plan."""
     schedule = place.schedule
     epoch = PlannedEpoch(planned, place.epoch, schedule.rank, schedule.world_size)
     # Once more, as there may be other ranks by now.
