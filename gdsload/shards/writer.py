@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import WriteError
 from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
@@ -24,9 +23,9 @@ from gdsload.shards.publish import Publication, fsync_path
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.status import naming, write_error
 from gdsload.shards.values import unrounded
+from gdsload.system.arrays import IntArray
 from gdsload.system.units import parse_bytes
 
-IntArray = NDArray[np.int64]
 _WRITE_BYTES = 64 * BLOCK_BYTES
 
 
@@ -82,7 +81,7 @@ class ShardWriter:
         self._stored: StoredSchema | None = None
         self._inferred = schema is None
         if schema is not None:
-            self._stored = self._packed(schema if isinstance(schema, Schema) else Schema(schema))
+            self._stored = packed_by(schema if isinstance(schema, Schema) else Schema(schema), self._pack_rule)
         self._columns: dict[str, _Column] = {}
         self._pending = 0
         self._pending_bytes = 0
@@ -112,7 +111,7 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        stored = self._stored or self._packed(unambiguous(infer_schema(sample, batch=False)))
+        stored = self._stored or packed_by(unambiguous(infer_schema(sample, batch=False)), self._pack_rule)
         self._append(stored, sample_rows(stored.schema, self._typed(sample)))
 
     def _typed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,7 +133,7 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        stored = self._stored or self._packed(infer_schema(batch, batch=True))
+        stored = self._stored or packed_by(infer_schema(batch, batch=True), self._pack_rule)
         self._append(stored, batch_rows(stored.schema, self._typed(batch)))
 
     def close(self) -> None:
@@ -192,9 +191,6 @@ class ShardWriter:
                 file=self._place.path,
                 remedy="Write where it was made.",
             )
-
-    def _packed(self, schema: Schema) -> StoredSchema:
-        return packed_by(schema, self._pack_rule)
 
     def _append(self, stored: StoredSchema, fields: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
@@ -339,11 +335,9 @@ class _Column:
         self.rows += len(data)
 
     def bytes(self) -> memoryview:
-        """The bytes of all rows."""
         return self._data[: self._used].data
 
     def lengths(self) -> IntArray:
-        """Rows of each sample."""
         return np.concatenate([np.zeros(0, np.int64), *self._lengths])
 
     def offsets(self) -> memoryview:
@@ -352,7 +346,6 @@ class _Column:
         return offsets.astype("<i8", copy=False).data.cast("B")
 
     def same_lengths(self, other: _Column) -> bool:
-        """Return whether all samples have as many rows here as there."""
         return self.rows == other.rows and np.array_equal(self.lengths(), other.lengths())
 
     def clear(self) -> None:

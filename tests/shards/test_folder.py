@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,9 @@ def test_offsets_that_cannot_be_are_refused(ragged, number, value, sample):
             dataset[sample]
         (problem,) = caught.value.problems
         assert (problem.file, problem.field, problem.samples) == (str(path), "x", (sample, sample + 1))
+        for other in {0, 1, 2, 3} - {sample}:  # its neighbour has that offset, too
+            with suppress(FormatError):
+                assert len(dataset[other]["x"]) <= 6
     with pytest.raises(ChecksumError, match="its offsets"):
         ShardDataset(folder).verify()
 
