@@ -17,7 +17,6 @@ from gdsload import (
     DataLoader,
     DatasetNotFoundError,
     Field,
-    FileChangedError,
     FormatError,
     ReadError,
     ShardDataset,
@@ -390,15 +389,6 @@ def test_nothing_is_there(tmp_path):
         ShardDataset(tmp_path / "none")
     with pytest.raises(DatasetNotFoundError, match="neither index.json nor .safetensors files. Pass the folder"):
         ShardDataset(tmp_path)
-
-
-def test_shard_that_vanishes_after_the_dataset_was_opened(small):
-    dataset = ShardDataset(small)
-    shards_of(small)[1].unlink()
-    with pytest.raises(FileChangedError, match="the shard was removed while the dataset was in use"):
-        dataset[int(dataset.counts[0])]
-    with pytest.raises(ChecksumError, match="the shard is missing"):
-        dataset.verify()
 
 
 def test_errors_name_samples_of_the_dataset_also_where_some_shards_are_left_out(tmp_path):
