@@ -13,13 +13,13 @@ import numpy as np
 from gdsload.errors import WriteError
 from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digests
-from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
+from gdsload.shards.format.index import Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
-from gdsload.shards.publish import Publication, fsync_path
+from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.status import naming, write_error
 from gdsload.shards.values import unrounded
@@ -153,7 +153,7 @@ class ShardWriter:
                     file=self._place.path,
                     remedy="Give a schema to write an empty dataset.",
                 )
-            self._write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
+            self._place.write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
         except BaseException:
             self.abort()
             raise
@@ -251,13 +251,6 @@ class ShardWriter:
         for column in self._columns.values():
             column.clear()
         self._pending = self._pending_bytes = 0
-
-    def _write_index(self, index: Index) -> None:
-        path = os.path.join(self._place.folder, INDEX_NAME)
-        with naming(write_error, "the file cannot be written", path):
-            with open(path, "xb") as file:
-                file.write(index.to_bytes())
-            fsync_path(path)
 
 
 def _shared_offsets(stored: StoredSchema, columns: Mapping[str, _Column]) -> dict[str, str]:

@@ -102,12 +102,6 @@ HEAD = {
     "I088": Attack(
         "a dtype nobody knows", top(schema={"x": {"dtype": "object", "shape": []}}), "schema: field 'x': element type"
     ),
-    "I089": Attack(
-        "a reserved name", top(schema={"gdsload:pad:0": {"dtype": "str"}}), "schema: the name .* is reserved"
-    ),
-    "I090": Attack(
-        "half a surrogate pair", top(schema={"\ud800": {"dtype": "str"}}), "schema: the name .* no valid Unicode"
-    ),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
     "I097": Attack(
