@@ -83,27 +83,13 @@ def test_dataset_overwritten_while_in_use(small, write_small):
 # --- damage on disk that no check of the file's times can notice ---
 
 
-NO_SUCH_HEADER = "no valid safetensors file|header is not the one|cannot be read as a shard"
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_header_damaged_on_disk(small, shard_paths, mmap):
-    path = shard_paths(small)[1]
-    for offset in (0, 7, 8, 9, 100, 500):
-        flip(path, offset, bit=5)
-        dataset = ShardDataset(small, mmap=mmap)
-        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
-            dataset[int(dataset.counts[0])]
-        flip(path, offset, bit=5)
-
-
 def test_refused_shard_is_refused_again(small, shard_paths):
     """An error leaves nothing half open; and the other shards can be read."""
     flip(shard_paths(small)[1], 100)
     dataset = ShardDataset(small)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
+        with pytest.raises(FormatError, match="no valid safetensors file"):
             dataset[int(dataset.counts[0])]
     assert int(dataset[0]["x"][0]) == 0
     assert len(os.listdir("/proc/self/fd")) <= before + 2

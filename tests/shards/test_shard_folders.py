@@ -98,19 +98,6 @@ def test_everything_is_synced_before_it_appears(tmp_path, write_small, drives, m
 # --- nothing is left of what does not appear ---
 
 
-def test_an_exception_leaves_nothing_on_any_drive(tmp_path, drives):
-    with (
-        pytest.raises(KeyError, match="mine"),
-        gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives) as writer,
-    ):
-        for number in range(5):
-            writer.write({"x": number})
-        assert all(any(drive.iterdir()) for drive in drives)
-        raise KeyError("mine")
-    assert sorted(os.listdir(tmp_path)) == sorted(drive.name for drive in drives)
-    assert [on(drive) for drive in drives] == [None] * 3
-
-
 def test_a_writer_whose_drive_is_gone_says_which(tmp_path, drives):
     writer = gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives)
     shutil.rmtree(drives[1])
@@ -163,17 +150,6 @@ def test_targets_may_be_any_iterable(tmp_path, drives, write_small, expect):
 
 
 # --- what overwriting removes, and what it does not ---
-
-
-def test_overwriting_removes_the_old_shards(spread, drives, write_small, expect):
-    before = {folder for drive in drives for folder in drive.iterdir()}
-    write_small(spread, mark=1, overwrite=True, spread_over=drives[:2])
-    expect(ShardDataset(spread), mark=1)
-    assert not any(folder.exists() for folder in before)
-    assert on(drives[2]) is None
-    write_small(spread, mark=2, overwrite=True)
-    expect(ShardDataset(spread), mark=2)
-    assert [on(drive) for drive in drives] == [None] * 3
 
 
 def test_an_overwriting_that_is_interrupted_last_of_all_keeps_no_lock(spread, drives, write_small, expect, monkeypatch):

@@ -289,15 +289,6 @@ def test_hostile_metadata_are_refused(number):
     attack.on_index(raw)
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize(("put_in", "says"), [
-    (b'"n": [' + b"[" * 10**6, "no valid JSON"), (b'"classes": 1, "n": [', "the key 'classes' occurs twice"),
-], ids=["nested", "twice"])  # fmt: skip
-def test_metadata_that_are_no_json_are_refused(put_in, says):
-    with pytest.raises(FormatError, match=says):
-        parse_index(DESCRIBED.to_bytes().replace(b'"n": [', put_in), FILE)
-
-
 @pytest.mark.parametrize(
     "found", [{"a": deep(30)}, {"a": "x" * (MAX_METADATA_BYTES - 8)}, {"a": [2**64 - 1, -(2**63)]}]
 )
