@@ -42,7 +42,6 @@ class _MakingSure:
         self._files, self._wanted = files, wanted
 
     def wait(self) -> None:
-        """See `Completion.wait`."""
         self._files.ensure(self._wanted)
 
 
@@ -76,7 +75,6 @@ class HostBackend(FileBackend):
         self._trust = self._trusted = 0
 
     def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         if not self.in_place:
             return self._read(wanted)
@@ -145,7 +143,6 @@ class HostBackend(FileBackend):
         reads.read(part.start, part.stop, into[part.start : part.stop])
 
     def close(self) -> None:
-        """See `Backend.close`."""
         close_all(self._readers)
         self._arena.clear()
         self.files.close()

@@ -182,7 +182,6 @@ class MappedBackend(FileBackend):
                     self._users[file] -= 1
 
     def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
         count = int(self.registered.sum())
         status = TierStatus(
             self.register_bytes, self.registered_bytes, count, self.moved_bytes, self.evictions, self.trouble
@@ -199,6 +198,5 @@ class MappedBackend(FileBackend):
                 self._unregister(file)
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self.give_back()
         self.files.close()

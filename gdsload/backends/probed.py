@@ -56,11 +56,9 @@ class ProbedBackend(FileBackend):
         self._probed.wait()
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         return self.now.backend.read(wanted, to)
 
     def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
         found = Counter[str]()  # both may read bytes for the host, by one path
         for one in self._opened:
             found.update(one.backend.bytes_by_path())

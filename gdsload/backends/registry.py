@@ -8,7 +8,7 @@ from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.host import HostBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.backends.names import SUMMARIES, BackendName
+from gdsload.backends.names import BackendName
 from gdsload.backends.request import BackendRequest, BackendRow, OpenedBackend, Probing, one_way, probe_each
 from gdsload.errors import BackendUnavailableError
 from gdsload.shards.files import Files
@@ -78,10 +78,10 @@ def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) 
 
 
 BACKENDS: dict[BackendName, BackendRow] = {
-    "gds": BackendRow(GdsBackend, True, SUMMARIES["gds"], _open_gds, _check_gds),
-    "mapped": BackendRow(MappedBackend, True, SUMMARIES["mapped"], _open_mapped, _check_mapped),
-    "bounce": BackendRow(BounceBackend, True, SUMMARIES["bounce"], _open_bounce),
-    "host": BackendRow(HostBackend, False, SUMMARIES["host"], _open_host),
+    "gds": BackendRow(GdsBackend, True, _open_gds, _check_gds),
+    "mapped": BackendRow(MappedBackend, True, _open_mapped, _check_mapped),
+    "bounce": BackendRow(BounceBackend, True, _open_bounce),
+    "host": BackendRow(HostBackend, False, _open_host),
 }
 
 

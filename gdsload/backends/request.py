@@ -115,7 +115,6 @@ class BackendRow:
     Attributes:
         backend: its class.
         needs_cuda: whether batches must go to a CUDA or ROCm GPU.
-        summary: the path of bytes, in a few words.
         open: opens it for a request on some files, with the result of `check`.
         check: takes a request, the path of a shard on each drive, whether the shards are mapped, and what probes
             cuFile; returns the result of a probe, if one was needed, and raises
@@ -124,7 +123,6 @@ class BackendRow:
 
     backend: type[FileBackend]
     needs_cuda: bool
-    summary: str
     open: Open
     check: Check = _always
 

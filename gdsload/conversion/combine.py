@@ -52,10 +52,7 @@ def publish(
                     source = os.path.realpath(os.path.join(folder, entry.file))
                     _link(source, place.place(name, _turn(source, spread_over, len(entries))))
                     entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
-            path_of_index = os.path.join(place.folder, INDEX_NAME)
-            with open(path_of_index, "xb") as file:
-                file.write(Index(stored.schema, tuple(entries), stored.packed, metadata or {}).to_bytes())
-            fsync_path(path_of_index)
+            place.write_index(Index(stored.schema, tuple(entries), stored.packed, metadata or {}))
     except BaseException:
         place.abandon()
         raise

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gdsload.shards.reads import within
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory_views import dense_view, row_view
 from gdsload.system.piece_copies import concatenate, usable
-
-IntArray = NDArray[np.int64]
 
 _RUN_BYTES = 16 * 1024
 """Mean length from which runs are copied one by one: such a copy takes longer than the call that starts it."""

@@ -14,13 +14,11 @@ import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
 from gdsload.shards.reads import Extents, within
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import populate
-
-IntArray = NDArray[np.int64]
 
 _SHIFT = 17
 _PIECE = 1 << _SHIFT

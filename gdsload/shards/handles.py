@@ -45,7 +45,7 @@ class HandleTable:
 
     Args:
         count: how many files.
-        make: opens a file and returns its handle, any number of 64 bits; it may ask for handles itself.
+        make: opens a file and returns its handle, any number of 64 bits. It must not ask this table for handles.
         end: closes a handle.
         most: how many are kept open; None: what `most_open` says. If more are in use at once, more are open.
     """
@@ -115,9 +115,6 @@ class HandleTable:
                 if error.errno not in NO_DESCRIPTORS or not self._close_idle(asked):
                     raise
                 handle = self._make(file)
-            if self._there[file]:  # it was asked for while it was being made
-                self._end(handle)
-                return
             self._handles[file], self._there[file] = handle, True
             self._open += 1
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import FileChangedError
 from gdsload.shards.reads import distinct
 from gdsload.shards.status import is_absent, read_error
-
-IntArray = NDArray[np.int64]
+from gdsload.system.arrays import IntArray
 
 LOOK_BEFORE_S = 0.01
 """Seconds for which a look holds before bytes are read, which are checked again afterwards: it protects the process,

@@ -32,10 +32,10 @@ from gdsload.shards.prepared_reads import PreparedReads
 from gdsload.shards.reads import Extents, distinct
 from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import NO_DESCRIPTORS, close, read_error, status_of
+from gdsload.system.arrays import IntArray
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.memory import map_file, unmap
 
-IntArray = NDArray[np.int64]
 _AHEAD_BYTES = 128 * 1024
 """Linux cuts longer requests to the size that the drive reads at once, or reads ahead: this is the smallest that is
 usual."""

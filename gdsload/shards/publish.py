@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Sequence
 
 from gdsload.errors import DatasetExistsError, GdsloadError, WriteError
-from gdsload.shards.format.index import INDEX_NAME
+from gdsload.shards.format.index import INDEX_NAME, Index
 from gdsload.shards.shard_folders import (
     check_targets,
     is_shard_name,
@@ -124,6 +124,18 @@ class Publication:
         else:
             return
         raise DatasetExistsError(what, file=self.path, remedy=remedy)
+
+    def write_index(self, index: Index) -> None:
+        """Write the dataset's index, the last file of its folder.
+
+        Raises:
+            WriteError: if it cannot be written.
+        """
+        path = os.path.join(self.folder, INDEX_NAME)
+        with naming(write_error, "the file cannot be written", path):
+            with open(path, "xb") as file:
+                file.write(index.to_bytes())
+            fsync_path(path)
 
     def publish(self) -> None:
         """Make the folder appear at its path, in place of an older dataset there.

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import ReadError
-from gdsload.system.arrays import argsort
-
-IntArray = NDArray[np.int64]
+from gdsload.system.arrays import IntArray, argsort
 
 MAX_GAP_BYTES = 16 * 1024
 """The largest gap that is read along with what is around it, by what reads from a drive. One that reads 117 k random

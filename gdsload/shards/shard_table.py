@@ -21,9 +21,8 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.opening import as_named, read_header
 from gdsload.shards.reads import Extents, distinct, within
+from gdsload.system.arrays import IntArray
 from gdsload.system.memory import address_of
-
-IntArray = NDArray[np.int64]
 
 _RANGES_BITS = 14
 """Ranges of ids, as a power of two: few enough for a processor's cache."""

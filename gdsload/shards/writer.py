@@ -9,24 +9,23 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.errors import WriteError
 from gdsload.shards.encode import EncodedField, batch_rows, column_rows, infer_schema, sample_rows, unambiguous
 from gdsload.shards.format.checksum import BLOCK_BYTES, block_digests
-from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
+from gdsload.shards.format.index import Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.metadata import checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import PackRule, StoredSchema, pack_rule, packed_by
-from gdsload.shards.publish import Publication, fsync_path
+from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.status import naming, write_error
 from gdsload.shards.values import unrounded
+from gdsload.system.arrays import IntArray
 from gdsload.system.units import parse_bytes
 
-IntArray = NDArray[np.int64]
 _WRITE_BYTES = 64 * BLOCK_BYTES
 
 
@@ -82,7 +81,7 @@ class ShardWriter:
         self._stored: StoredSchema | None = None
         self._inferred = schema is None
         if schema is not None:
-            self._stored = self._packed(schema if isinstance(schema, Schema) else Schema(schema))
+            self._stored = packed_by(schema if isinstance(schema, Schema) else Schema(schema), self._pack_rule)
         self._columns: dict[str, _Column] = {}
         self._pending = 0
         self._pending_bytes = 0
@@ -112,7 +111,7 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        stored = self._stored or self._packed(unambiguous(infer_schema(sample, batch=False)))
+        stored = self._stored or packed_by(unambiguous(infer_schema(sample, batch=False)), self._pack_rule)
         self._append(stored, sample_rows(stored.schema, self._typed(sample)))
 
     def _typed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,7 +133,7 @@ class ShardWriter:
             WriteError: if the disk is full or fails; the writer is aborted then.
         """
         self._check_open()
-        stored = self._stored or self._packed(infer_schema(batch, batch=True))
+        stored = self._stored or packed_by(infer_schema(batch, batch=True), self._pack_rule)
         self._append(stored, batch_rows(stored.schema, self._typed(batch)))
 
     def close(self) -> None:
@@ -154,7 +153,7 @@ class ShardWriter:
                     file=self._place.path,
                     remedy="Give a schema to write an empty dataset.",
                 )
-            self._write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
+            self._place.write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
         except BaseException:
             self.abort()
             raise
@@ -192,9 +191,6 @@ class ShardWriter:
                 file=self._place.path,
                 remedy="Write where it was made.",
             )
-
-    def _packed(self, schema: Schema) -> StoredSchema:
-        return packed_by(schema, self._pack_rule)
 
     def _append(self, stored: StoredSchema, fields: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
@@ -255,13 +251,6 @@ class ShardWriter:
         for column in self._columns.values():
             column.clear()
         self._pending = self._pending_bytes = 0
-
-    def _write_index(self, index: Index) -> None:
-        path = os.path.join(self._place.folder, INDEX_NAME)
-        with naming(write_error, "the file cannot be written", path):
-            with open(path, "xb") as file:
-                file.write(index.to_bytes())
-            fsync_path(path)
 
 
 def _shared_offsets(stored: StoredSchema, columns: Mapping[str, _Column]) -> dict[str, str]:
@@ -339,11 +328,9 @@ class _Column:
         self.rows += len(data)
 
     def bytes(self) -> memoryview:
-        """The bytes of all rows."""
         return self._data[: self._used].data
 
     def lengths(self) -> IntArray:
-        """Rows of each sample."""
         return np.concatenate([np.zeros(0, np.int64), *self._lengths])
 
     def offsets(self) -> memoryview:
@@ -352,7 +339,6 @@ class _Column:
         return offsets.astype("<i8", copy=False).data.cast("B")
 
     def same_lengths(self, other: _Column) -> bool:
-        """Return whether all samples have as many rows here as there."""
         return self.rows == other.rows and np.array_equal(self.lengths(), other.lengths())
 
     def clear(self) -> None:

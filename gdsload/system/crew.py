@@ -268,7 +268,6 @@ class _Pickler(ForkingPickler):
     needs_script = False
 
     def reducer_override(self, value: Any) -> Any:
-        """See `pickle.Pickler`."""
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             self.needs_script = True
         return NotImplemented

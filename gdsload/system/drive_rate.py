@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -84,10 +84,10 @@ def measure_drive(
         size = drive.fitting(read_bytes)
         each_s = seconds / (len(depths) + len(in_order))
         usable = [depth for depth in depths if depth[0] * depth[1] * size <= _MOST_UNDER_WAY_BYTES] or [min(depths)]
-        found = {depth: drive.rate(depth, size, each_s, drive.at_random) for depth in usable}
+        found = {depth: drive.rate(depth, size, each_s) for depth in usable}
         times = np.array(drive.times)
         block = drive.fitting(_IN_ORDER_BYTES)
-        ordered = max((drive.rate(depth, block, each_s, drive.in_order) for depth in in_order), default=0.0)
+        ordered = max((drive.rate(depth, block, each_s, in_order=True) for depth in in_order), default=0.0)
         best = max(found, key=found.__getitem__)
         p50, p99 = np.percentile(times, [50, 99]).tolist() if len(times) else (None, None)
         return DriveRate(found[best] / 1e9, size, best[0], best[0] * best[1], p50, p99, ordered / 1e9)
@@ -112,23 +112,19 @@ class _Drive:
             raise ReadError(f"no file has {_ALIGNED_BYTES} bytes, so the drive cannot be measured")
         return min(-(-max(read_bytes, 1) // _ALIGNED_BYTES) * _ALIGNED_BYTES, _MOST_READ_BYTES, longest)
 
-    def rate(self, depth: tuple[int, int], size: int, seconds: float, draw: Callable[[int], Places]) -> float:
-        """The throughput in bytes per second at a queue depth, with reads of `size` bytes."""
+    def rate(self, depth: tuple[int, int], size: int, seconds: float, *, in_order: bool = False) -> float:
+        """The throughput in bytes per second at a queue depth, with reads of `size` bytes.
+
+        With `in_order` they are sequential from a random start, otherwise at random.
+        """
         threads, each = depth
-        places = draw(size)
-        timed = self.times if depth == _TIMED and places.random else None
+        order = count(int(self._random.integers(2**40))) if in_order else None
+        places = Places(self._fds, self._lengths, size, self._random, order)
+        timed = self.times if depth == _TIMED and not in_order else None
         found: list[float] = []
         with closing(Pool(threads, "gdsload-drive")) as pool:
             pool.run([partial(self._read, places, each, seconds, (found, timed))] * threads).wait()
         return sum(found)
-
-    def at_random(self, size: int) -> Places:
-        """Random places."""
-        return Places(self._fds, self._lengths, size, self._random)
-
-    def in_order(self, size: int) -> Places:
-        """Sequential places, from a random start."""
-        return Places(self._fds, self._lengths, size, self._random, count(int(self._random.integers(2**40))))
 
     def _read(self, places: Places, each: int, seconds: float, noted: tuple[list[float], list[float] | None]) -> None:
         found, times = noted
@@ -142,16 +138,14 @@ class _Drive:
             while now < begun + seconds:
                 results = self._reader.read(*places(each), addresses)
                 if (results <= 0).any():
-                    raise self._failed(int(results.min()))
+                    why = os.strerror(-int(results.min()) or errno.EIO)
+                    raise ReadError(f"reading with O_DIRECT failed: {why}", file=self._file)
                 total += int(results.sum())
                 before, now = now, time.perf_counter()
                 if times is not None:
                     times.append((now - before) * 1e3)
             found.append(total / (now - begun))
             del view
-
-    def _failed(self, result: int) -> ReadError:
-        return ReadError(f"reading with O_DIRECT failed: {os.strerror(-result or errno.EIO)}", file=self._file)
 
 
 class Places:
@@ -160,7 +154,7 @@ class Places:
     def __init__(
         self, fds: IntArray, lengths: IntArray, size: int, random: np.random.Generator, order: count[int] | None = None
     ) -> None:
-        self.size, self.random, self._order = size, order is None, order
+        self.size, self._order = size, order
         self._drawn = random.spawn(1)[0]
         self._fds, blocks = fds[lengths >= size], lengths[lengths >= size] // _ALIGNED_BYTES
         step = size if order is not None else _ALIGNED_BYTES

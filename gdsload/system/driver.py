@@ -203,17 +203,19 @@ class Driver:
         """Return whether a device has a memory synchronization domain apart from torch's kernels' and NCCL's."""
         found = self._has_own_domain.get(device)
         if found is None:
-            count = ctypes.c_int()
-            code = self._library.cuDeviceGetAttribute(ctypes.byref(count), _DOMAIN_COUNT, device)
-            # CUDA 11 has no such attribute.
-            found = self._has_own_domain[device] = not code and count.value > _LOADER_SYNC_DOMAIN.value[0]
+            domains = self._attribute(_DOMAIN_COUNT, device)
+            found = self._has_own_domain[device] = domains > _LOADER_SYNC_DOMAIN.value[0]
         return found
 
     def shares_page_tables(self, device: int) -> bool:
         """Return whether a device reads the CPU's memory by the CPU's page tables, as GH200 and GB10 do."""
+        return bool(self._attribute(_HOST_PAGE_TABLES, device))
+
+    def _attribute(self, number: int, device: int) -> int:
+        """An attribute of a device; 0 where the driver is too old for it, as CUDA 11's for domains."""
         found = ctypes.c_int()
-        code = self._library.cuDeviceGetAttribute(ctypes.byref(found), _HOST_PAGE_TABLES, device)
-        return not code and bool(found.value)
+        code = self._library.cuDeviceGetAttribute(ctypes.byref(found), number, device)
+        return 0 if code else found.value
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy from pinned memory to the device."""

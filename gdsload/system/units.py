@@ -22,20 +22,14 @@ def parse_bytes(value: int | str, name: str, *, at_least: int = 0) -> int:
     Raises:
         OptionError: if the text is no size, or the size is below `at_least`.
     """
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise OptionError(f"is {value!r}, which is no size", option=name, remedy='Pass bytes or text such as "256MiB".')
-    if isinstance(value, str):
-        match = _PATTERN.fullmatch(value)
-        factor = _FACTORS.get(match[2].lower()) if match else None
-        if match is None or factor is None:
-            raise OptionError(
-                f"is {value!r}, which is no size",
-                option=name,
-                remedy='Write it as "256MiB", "1.5GB" or a number of bytes.',
-            )
+    match = _PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif match and (factor := _FACTORS.get(match[2].lower())):
         size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
     else:
-        size = value
+        remedy = 'Write it as "256MiB", "1.5GB" or a number of bytes.'
+        raise OptionError(f"is {value!r}, which is no size", option=name, remedy=remedy)
     if size < at_least:
         raise OptionError(f"is {size} bytes, but must be at least {at_least}", option=name)
     return size

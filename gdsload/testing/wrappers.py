@@ -25,27 +25,21 @@ class _Wrapper:
         self.addressable = inner.addressable
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         return self.inner.read(wanted, to)
 
     def addresses(self) -> ShardAddresses | None:
-        """See `Backend.addresses`."""
         return self.inner.addresses()
 
     def check(self, files: NDArray[np.int64]) -> None:
-        """See `Backend.check`."""
         self.inner.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
         return self.inner.bytes_by_path()
 
     def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
         return self.inner.tiers()
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self.inner.close()
 
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsload import FileChangedError, ReadError, ShortReadError
+from gdsload import FileChangedError, ReadError
 from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
@@ -152,27 +152,11 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(to_close, folder, contents
 # --- what goes wrong ---
 
 
-def cut_short(folder, *, mapped):
-    """A backend of a file that loses its end after it was opened."""
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, folder / "a.safetensors")
-    backend = backend_of(folder, mapped=mapped)
-    backend.files.ensure_open(np.array([0]))
-    os.truncate(folder / "a.safetensors", 8192)
-    return backend
-
-
-def test_unmapped_file_that_became_shorter(to_close, tmp_path):
-    backend = to_close(cut_short(tmp_path, mapped=False))
-    landing = backend.read(extents_of([(0, 0, 10), (0, 8190, 10), (0, 300_000, 10)]))
-    with pytest.raises(ShortReadError, match=r"a.safetensors, byte \d+: the file ended \d+ bytes too early") as caught:
-        landing.completion.wait()
-    assert caught.value.offset >= 8192
-    with pytest.raises(FileChangedError, match="the shard was written to while the dataset was in use"):
-        backend.check(np.array([0]))
-
-
 def test_mapped_file_that_became_shorter(to_close, tmp_path, monkeypatch):
-    backend = to_close(cut_short(tmp_path, mapped=True))
+    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
+    backend = to_close(backend_of(tmp_path, mapped=True))
+    backend.files.ensure_open(np.array([0]))
+    os.truncate(tmp_path / "a.safetensors", 8192)
     monkeypatch.setattr(residency, "_NOWAIT", None)
     with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
         backend.read(extents_of([(0, 300_000, 10)])).completion.wait()

@@ -4,7 +4,6 @@ import threading
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import torch
 
 from gdsload.backends import mapped
@@ -39,11 +38,9 @@ def cuda(monkeypatch):
 
 
 @pytest.fixture
-def backend(tmp_path, cuda):
-    for number in range(3):
-        safetensors.numpy.save_file({"x": np.full(1000, number, np.int32)}, tmp_path / f"{number}.safetensors")
-    files = files_in(tmp_path, mapped=True)
-    files.ensure_open(np.arange(3))
+def backend(folder, cuda):
+    files = files_in(folder, mapped=True)
+    files.ensure_open(np.arange(4))
     found = MappedBackend(files, torch.device("cpu"), register_bytes=2**40)
     yield found
     found.close()
@@ -74,7 +71,7 @@ def test_reads_do_not_wait_while_another_shard_is_registered(backend, cuda):
     registering.join(20)
     reading.join(20)
     assert not waited
-    assert (found, backend.registered.tolist()) == ([""], [True, True, False])
+    assert (found, backend.registered.tolist()) == ([""], [True, True, False, False])
 
 
 @pytest.mark.parametrize("how", [read, MappedBackend.try_register])
@@ -88,7 +85,7 @@ def test_what_ctrl_c_interrupts_is_not_registered(backend, cuda, how):
     assert not cuda.registered
     cuda.hook = lambda address: None
     how(backend, 0)
-    assert (len(cuda.registered), backend.registered.tolist()) == (1, [True, False, False])
+    assert (len(cuda.registered), backend.registered.tolist()) == (1, [True, False, False, False])
 
 
 def test_what_is_registered_while_the_backend_is_closed_does_not_stay(backend, cuda):

@@ -2,9 +2,7 @@
 
 import threading
 
-import numpy as np
 import pytest
-import safetensors.numpy
 
 from gdsload.backends.host import HostBackend
 from gdsload.backends.probed import ProbedBackend
@@ -34,9 +32,8 @@ class TestConformance(BackendTests):
 
 
 @pytest.fixture
-def files(tmp_path, to_close):
-    safetensors.numpy.save_file({"x": np.arange(30, dtype=np.int32).reshape(10, 3)}, tmp_path / "0.safetensors")
-    return to_close(files_in(tmp_path, mapped=True))
+def files(folder, to_close):
+    return to_close(files_in(folder, mapped=True))
 
 
 def read(backend):

@@ -3,10 +3,8 @@
 import os
 
 import pytest
-import torch
 
-import gdsload
-from tests.integration.loading import SAMPLES
+from tests.integration.loading import write
 
 if os.environ.get("GDSLOAD_SUITE") != "integration":
     collect_ignore_glob = ["test_*.py"]
@@ -14,7 +12,4 @@ if os.environ.get("GDSLOAD_SUITE") != "integration":
 
 @pytest.fixture
 def path(tmp_path):
-    """A dataset of so many numbers."""
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": torch.arange(SAMPLES)})
-    return tmp_path / "d"
+    return write(tmp_path / "d")

@@ -5,14 +5,7 @@ import pytorch_lightning as pl
 import torch
 
 import gdsload
-
-SAMPLES, BATCH, STEPS = 100, 8, 13
-
-
-def write(path):
-    with gdsload.ShardWriter(path, shard_bytes="256B") as writer:
-        writer.write_batch({"x": torch.arange(SAMPLES, dtype=torch.float32)[:, None]})
-    return path
+from tests.integration.loading import SAMPLES, STEPS, load, numbers, write
 
 
 class Model(pl.LightningModule):
@@ -40,14 +33,10 @@ class Data(pl.LightningDataModule):
         return load(self.path)
 
 
-def load(path, shuffle=True, **options):
-    return gdsload.DataLoader(path, BATCH, shuffle=shuffle, device="cpu", **options)
-
-
 def epochs(path, count, **options):
     """The batches of some epochs, as they come without Lightning."""
     with load(path, **options) as loader:
-        return [batch["x"].flatten().int().tolist() for _ in range(count) for batch in loader]
+        return [batch for _ in range(count) for batch in numbers(loader)]
 
 
 def trainer(folder, **options):
@@ -66,11 +55,6 @@ def fit(made, model, loader, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made.fit(model, loader, **options)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return write(tmp_path / "d")
 
 
 @pytest.mark.parametrize("given", [load, Data], ids=["loader", "module"])

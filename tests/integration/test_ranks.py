@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import gdsload
+from tests.integration.loading import numbers, write
 
 SAMPLES, BATCH, STEPS = 200, 8, 13
 
@@ -187,9 +188,7 @@ SCRIPTS = {"accelerate": (ACCELERATE, [0, 1]), "trainer": (TRAINER, [0, 1])}
 
 @pytest.fixture
 def path(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d", shard_bytes="256B") as writer:
-        writer.write_batch({"x": torch.arange(SAMPLES, dtype=torch.float32)[:, None]})
-    return tmp_path / "d"
+    return write(tmp_path / "d", SAMPLES)
 
 
 def run(script, path, folder, ranks, *arguments):
@@ -238,7 +237,7 @@ def test_ranks_that_are_scripts_get_their_own_samples_and_resume_in_an_epoch(pat
         assert sorted(x for rank in seen for batch in rank[epoch] for x in batch) == list(range(SAMPLES))
     for rank in range(2):
         with gdsload.DataLoader(path, BATCH, shuffle=True, device="cpu", ranks=(rank, 2)) as loader:
-            assert seen[rank] == [batch["x"].flatten().int().tolist() for _ in range(2) for batch in loader]
+            assert seen[rank] == [*numbers(loader), *numbers(loader)]
 
 
 UNKNOWING = """

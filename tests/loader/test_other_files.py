@@ -170,7 +170,7 @@ def open_mine(request, files, _found):
 
 
 def test_a_backend_that_is_given_as_an_object_reads(fetched, plain, load, expect_rich):
-    mine = BackendRow(Mine, False, "another way", open_mine)
+    mine = BackendRow(Mine, False, open_mine)
     loader = load(plain, 100, backend=mine)
     assert (loader.backend.asked, loader.backend.chosen) == ("mine", "mine")
     assert "backend  mine: " in repr(loader)
@@ -182,7 +182,7 @@ def test_a_backend_that_is_given_as_an_object_reads(fetched, plain, load, expect
 
 def test_one_that_needs_a_gpu_is_refused_without(plain):
     with pytest.raises(BackendUnavailableError, match="backend 'mine' needs a CUDA device"):
-        gdsload.DataLoader(plain, device="cpu", backend=BackendRow(Mine, True, "another way", open_mine))
+        gdsload.DataLoader(plain, device="cpu", backend=BackendRow(Mine, True, open_mine))
 
 
 def test_what_is_no_backend(plain):

@@ -7,22 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from gdsload import Field, FileChangedError, FormatError, ShardDataset, ShardWriter
-from gdsload.shards.opening import load_shard
-from tests.shards.bits import flip
+from gdsload import FileChangedError, FormatError, ShardDataset, ShardWriter
+from tests.shards.bits import flip, flip_unseen
 
 
 def later():
     """File times tick every 1 to 4 ms: of two changes within one tick the second cannot be told from the first."""
     time.sleep(0.02)
-
-
-def overwrite(path, offset):
-    """Change a byte in place, and put the time of the last write back."""
-    before = os.stat(path)
-    flip(path, offset)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert os.stat(path).st_mtime_ns == before.st_mtime_ns
 
 
 def replace(path):
@@ -46,8 +37,8 @@ CHANGES = {
     "deleted": (os.unlink, "was removed while"),
     "moved away": (lambda path: os.rename(path, f"{path}.away"), "was removed while"),
     # ctime alone cannot be told from a write after which the other times were put back.
-    "its header, with its time put back": (lambda path: overwrite(path, 100), CTIME),
-    "its last byte, with its time put back": (lambda path: overwrite(path, os.path.getsize(path) - 4097), CTIME),
+    "its header, with its time put back": (lambda path: flip_unseen(path, 100), CTIME),
+    "its last byte, with its time put back": (lambda path: flip_unseen(path, os.path.getsize(path) - 4097), CTIME),
     "moved away and back": (move_away_and_back, CTIME),
     "chmod": (lambda path: os.chmod(path, 0o400), CTIME),
     "hard link": (lambda path: os.link(path, f"{path}.backup"), CTIME),
@@ -92,58 +83,13 @@ def test_dataset_overwritten_while_in_use(small, write_small):
 # --- damage on disk that no check of the file's times can notice ---
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_any_ragged_offsets_give_rows_or_an_error(tmp_path, mmap):
-    with ShardWriter(tmp_path / "d", {"x": Field("int16", (None, 3)), "s": "str"}) as writer:
-        for number in range(6):
-            writer.write({"x": np.full((number, 3), number, np.int16), "s": "a" * (number + 1)})
-    path = ShardDataset(tmp_path / "d").shards[0].file
-    with open(path, "rb") as file:
-        whole, entries = file.read(), load_shard(file.fileno(), path).header.tensors
-    rng = np.random.default_rng(4)
-    errors = 0
-    for _ in range(40):
-        name = ("gdsload:offsets:x", "gdsload:offsets:s")[int(rng.integers(2))]
-        value = int(
-            rng.choice([-1, 0, 1, 5, 15, 16, 2**31, 2**62, 2**63 - 1, -(2**63), int(rng.integers(-(2**63), 2**63))])
-        )
-        at = entries[name].begin + 8 * int(rng.integers(7))
-        with open(path, "wb") as file:
-            file.write(whole[:at] + value.to_bytes(8, "little", signed=True) + whole[at + 8 :])
-        dataset = ShardDataset(tmp_path / "d", mmap=mmap)
-        for index in range(6):
-            try:
-                sample = dataset[index]
-            except FormatError as error:
-                assert "the offsets of a ragged field are damaged" in str(error)
-                errors += 1
-            else:
-                assert len(sample["x"]) <= 15
-                assert len(sample["s"]) <= 21
-    assert errors > 20
-
-
-NO_SUCH_HEADER = "no valid safetensors file|header is not the one|cannot be read as a shard"
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_header_damaged_on_disk(small, shard_paths, mmap):
-    path = shard_paths(small)[1]
-    for offset in (0, 7, 8, 9, 100, 500):
-        flip(path, offset, bit=5)
-        dataset = ShardDataset(small, mmap=mmap)
-        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
-            dataset[int(dataset.counts[0])]
-        flip(path, offset, bit=5)
-
-
 def test_refused_shard_is_refused_again(small, shard_paths):
     """An error leaves nothing half open; and the other shards can be read."""
     flip(shard_paths(small)[1], 100)
     dataset = ShardDataset(small)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(FormatError, match=NO_SUCH_HEADER):
+        with pytest.raises(FormatError, match="no valid safetensors file"):
             dataset[int(dataset.counts[0])]
     assert int(dataset[0]["x"][0]) == 0
     assert len(os.listdir("/proc/self/fd")) <= before + 2

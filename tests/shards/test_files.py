@@ -13,7 +13,6 @@ from gdsload import (
 )
 from gdsload.shards import local_files as files_module
 from gdsload.shards.catalog import open_catalog
-from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles, open_regular, pread_exact
 from tests.page_cache import open_paths
 
@@ -49,19 +48,6 @@ def test_descriptors_in_use_are_not_closed(folder, monkeypatch):
     assert before == descriptors()
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_files_are_opened_on_first_use(folder, mapped):
-    table = table_of(folder, mapped=mapped)
-    assert not table.opened.any()
-    table.ensure_open(np.array([7, 3, 7]))
-    assert np.flatnonzero(table.opened).tolist() == [3, 7]
-    assert mapped == bool(table.base[3])
-    assert (table.sizes > 0).tolist() == table.opened.tolist()
-    table.close()
-    table.close()
-    assert not table.opened.any()
-
-
 def test_an_interrupted_close_goes_on_and_unmaps_nothing_twice(folder, monkeypatch):
     """A second time it could be somebody else's memory."""
     files = table_of(folder, mapped=True)
@@ -93,19 +79,6 @@ def test_closed_shards_are_not_opened_again(folder, every):
     for wanted in (np.array([0]), np.arange(10)):
         with pytest.raises(LoaderClosedError, match="the shards were closed"):
             files.ensure_open(wanted)
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_bytes_are_read_whatever_they_mean(tmp_path, mapped):
-    (tmp_path / "f").write_bytes(b"no safetensors file")
-    files = LocalFiles([ShardSource(str(tmp_path / "f"))], mapped=mapped)
-    files.ensure_open(np.array([0]))
-    into = bytearray(11)
-    files.read_into(0, 3, memoryview(into))
-    assert into == b"safetensors"
-    with pytest.raises(ShortReadError, match="f, byte 19: the file ended 1 bytes too early"):
-        files.read_into(0, 9, memoryview(into))
-    files.close()
 
 
 # --- opening and reading ---

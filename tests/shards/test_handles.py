@@ -87,21 +87,6 @@ def test_a_call_that_fails_lends_nothing():
     assert opened.open == {}
 
 
-def test_opening_may_ask_for_the_same_file():
-    opened, tables, asked = Opened(), [], []
-
-    def make(file):
-        asked.append(file)
-        if len(asked) == 1:
-            with tables[0].lent(file):
-                pass
-        return opened.make(file)
-
-    tables.append(HandleTable(FILES, make, opened.end, 3))
-    with tables[0].lent(2) as handle:
-        assert opened.open == {handle: 2}
-
-
 def test_threads_share_them():
     opened = Opened()
     table = table_of(opened, most=2)

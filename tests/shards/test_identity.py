@@ -11,7 +11,7 @@ from gdsload.shards import identity as identity_module
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.identity import LOOK_BEFORE_S
 from gdsload.shards.shard_table import ShardTable
-from tests.shards.bits import flip
+from tests.shards.bits import flip_unseen
 
 
 @pytest.fixture
@@ -29,14 +29,6 @@ def opened():
     yield open_all
     for table in tables:
         table.close()
-
-
-def overwrite(path, offset=8192):
-    """Change a byte in place, and put the time of the last write back."""
-    before = os.stat(path)
-    flip(path, offset)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert os.stat(path).st_mtime_ns == before.st_mtime_ns
 
 
 @pytest.fixture
@@ -118,7 +110,7 @@ def test_a_look_that_began_before_the_read_does_not_count(opened, folder, clock,
         monkeypatch.setattr(identity_module.os, "stat", stat)
         clock.now += 1
         table.check(np.array([4]))  # passed over
-        overwrite(folder / "4.safetensors", 80)
+        flip_unseen(folder / "4.safetensors", 80)
         return found
 
     monkeypatch.setattr(identity_module.os, "stat", meanwhile)

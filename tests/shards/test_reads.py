@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gdsload.errors import ReadError
-from gdsload.shards.reads import Extents, coalesce, concat_extents, cut, distinct, shares, within
+from gdsload.shards.reads import coalesce, concat_extents, cut, distinct, shares, within
+from gdsload.testing.conformance import extents as extents_of
 
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
 EXTENTS = st.lists(
@@ -23,11 +24,6 @@ LIMITS = [
     st.sampled_from([1, 8, 512, 4096]),
 ]
 """Gap, longest read, alignment."""
-
-
-def extents_of(found):
-    columns = zip(*found, strict=True) if found else ([], [], [])
-    return Extents(*(np.array(column, np.int64) for column in columns))
 
 
 def read_of(reads):
@@ -176,15 +172,6 @@ def test_concatenation(parts):
     assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
 
 
-def test_so_many_extents_that_they_are_sorted_by_parts():
-    rng = np.random.default_rng(2)
-    wanted = Extents(rng.integers(0, 5000, 100_000), rng.integers(0, 2**30, 100_000), np.full(100_000, 3000))
-    reads = coalesce(wanted, max_gap_bytes=16_384, max_read_bytes=2**20)
-    inside = wanted.offset - reads.extents.offset[read_of(reads)]
-    assert (inside >= 0).all()
-    assert (inside + wanted.nbytes <= reads.extents.nbytes[read_of(reads)]).all()
-
-
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
 def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     found = shares(np.array(lengths, np.int64), about)
@@ -196,9 +183,7 @@ def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
 def test_pieces_are_the_reads(reads):
-    pieces = cut(
-        Extents(*(np.array(column, np.int64) for column in (zip(*reads, strict=True) if reads else [[]] * 3))), 1000
-    )
+    pieces = cut(extents_of(reads), 1000)
     found = pieces.extents
     bytes_of = {
         (read, delta + at): (file, offset + at)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from gdsload import Field, Schema, ShardDataset, ShardWriter
+from gdsload import Schema, ShardDataset, ShardWriter
 from gdsload.shards.values import torch_dtype
 from tests.shards.format.shard_files import SIGNATURES, fields
 from tests.shards.small_dataset import ODD_NAMES
@@ -175,16 +175,3 @@ def test_samples_read_twice_share_no_memory(tmp_path):
     twice = dataset.__getitems__([0, 0])
     twice[0]["x"] += 1
     assert [0, 1, 2, 3] == second.tolist() == twice[1]["x"].tolist() == dataset[0]["x"].tolist()
-
-
-def test_fields_with_equal_lengths_share_offsets(tmp_path):
-    with ShardWriter(
-        tmp_path / "d", {"a": Field("int8", (None,)), "b": "bytes", "c": Field("int8", (None,))}
-    ) as writer:
-        writer.write({"a": [1, 2], "b": b"xy", "c": [1]})
-        writer.write({"a": [3], "b": b"z", "c": [1, 2]})
-    dataset = ShardDataset(tmp_path / "d")
-    assert {"gdsload:offsets:a", "gdsload:offsets:c"} == {
-        name for name in load_file(dataset.shards[0].file) if "offsets" in name
-    }
-    assert (dataset[1]["a"].tolist(), dataset[1]["b"], dataset[1]["c"].tolist()) == ([3], b"z", [1, 2])

@@ -15,10 +15,8 @@ import pytest
 import gdsload
 from gdsload import DatasetExistsError, FileChangedError, FormatError, OptionError, ReadError, ShardDataset, WriteError
 from gdsload.shards import publish as publish_module
-from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import link_target, remove_shards
 from gdsload.tools.cli import main
-from tests.shards.failing_calls import failing
 
 FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
 
@@ -69,14 +67,6 @@ def test_where_shards_lie_is_no_content(spread, small):
         assert (spread / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_copy_that_follows_links_is_one_folder(spread, drives, tmp_path, expect):
-    shutil.copytree(spread, tmp_path / "copy")
-    for drive in drives:
-        shutil.rmtree(drive)
-    expect(ShardDataset(tmp_path / "copy"))
-    assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
-
-
 def test_shards_may_move_and_links_be_relative_and_lead_through_links(spread, drives, tmp_path, expect):
     digest = ShardDataset(spread).digest
     (tmp_path / "mount").symlink_to(drives[0])
@@ -106,45 +96,6 @@ def test_everything_is_synced_before_it_appears(tmp_path, write_small, drives, m
 
 
 # --- nothing is left of what does not appear ---
-
-
-def test_an_exception_leaves_nothing_on_any_drive(tmp_path, drives):
-    with (
-        pytest.raises(KeyError, match="mine"),
-        gdsload.ShardWriter(tmp_path / "d", shard_bytes=1, spread_over=drives) as writer,
-    ):
-        for number in range(5):
-            writer.write({"x": number})
-        assert all(any(drive.iterdir()) for drive in drives)
-        raise KeyError("mine")
-    assert sorted(os.listdir(tmp_path)) == sorted(drive.name for drive in drives)
-    assert [on(drive) for drive in drives] == [None] * 3
-
-
-@pytest.mark.parametrize("call", ["mkdir", "symlink", "pwrite", "fsync", "open"])
-def test_an_error_of_any_drive_leaves_nothing_on_the_others(tmp_path, drives, call):
-    """Whichever call it is that fails, the first, the second and so on."""
-    for number in range(1, 100):
-        with failing(os, call, errno.ENOSPC, first=number, last=number) as calls:
-            try:
-                with gdsload.ShardWriter(tmp_path / "small", shard_bytes=1, spread_over=drives) as writer:
-                    for one in range(4):
-                        writer.write({"x": one})
-            except WriteError as error:
-                assert "No space left on device" in str(error)
-        if len(calls) < number:
-            assert calls
-            break
-        if (tmp_path / "small").exists():
-            shutil.rmtree(tmp_path / "small")
-            for drive in drives:
-                shutil.rmtree(drive)
-                drive.mkdir()
-        else:
-            if call == "open":  # what cannot be opened cannot be removed, which the next writer makes up for
-                Publication(str(tmp_path / "small"), overwrite=False).abandon()
-            assert sorted(os.listdir(tmp_path)) == sorted(drive.name for drive in drives)
-            assert [on(drive) for drive in drives] == [None] * 3
 
 
 def test_a_writer_whose_drive_is_gone_says_which(tmp_path, drives):
@@ -199,17 +150,6 @@ def test_targets_may_be_any_iterable(tmp_path, drives, write_small, expect):
 
 
 # --- what overwriting removes, and what it does not ---
-
-
-def test_overwriting_removes_the_old_shards(spread, drives, write_small, expect):
-    before = {folder for drive in drives for folder in drive.iterdir()}
-    write_small(spread, mark=1, overwrite=True, spread_over=drives[:2])
-    expect(ShardDataset(spread), mark=1)
-    assert not any(folder.exists() for folder in before)
-    assert on(drives[2]) is None
-    write_small(spread, mark=2, overwrite=True)
-    expect(ShardDataset(spread), mark=2)
-    assert [on(drive) for drive in drives] == [None] * 3
 
 
 def test_an_overwriting_that_is_interrupted_last_of_all_keeps_no_lock(spread, drives, write_small, expect, monkeypatch):

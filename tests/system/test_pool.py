@@ -103,21 +103,6 @@ def test_errors_that_are_no_exceptions_are_handed_on_too_and_the_thread_goes_on(
     pool.run([bool]).wait()
 
 
-def test_many_wait_for_one_future(pool):
-    held = Held()
-    good, bad = pool.run([held]), pool.run([[].pop])
-    with ThreadPoolExecutor(8) as threads:
-        goods = [threads.submit(good.wait) for _ in range(4)]
-        bads = [threads.submit(bad.wait) for _ in range(4)]
-        time.sleep(0.02)
-        assert not any(future.done() for future in goods + bads)
-        held.may_end.set()
-        assert [future.result(30) for future in goods] == [None] * 4
-        for future in bads:
-            with pytest.raises(IndexError, match="pop from empty list"):
-                future.result(30)
-
-
 @pytest.mark.parametrize("by", ["after", "record"])
 def test_the_last_part_is_noted_before_anybody_goes_on(pool, by):
     seen = []
@@ -329,18 +314,6 @@ def test_who_was_interrupted_while_waiting_waits_again(pool, held, interrupted, 
     wait()
     assert work.may_end.is_set()
     assert bool(running()) == (what == "the work")
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="mended in Python 3.13")
-def test_a_plain_join_takes_a_thread_for_dead_then(interrupted):
-    """Without which a pool needs no futures of its threads."""
-    out = threading.Event()
-    thread = threading.Thread(target=out.wait, daemon=True)
-    thread.start()
-    interrupted(0.02, thread.join)
-    assert not thread.is_alive()
-    assert thread in threading.enumerate()
-    out.set()
 
 
 def test_closed_in_one_of_its_threads_it_waits_for_the_others():

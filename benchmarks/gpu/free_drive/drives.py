@@ -339,7 +339,7 @@ class Drive:
         """A backend of the loader, with this drive's engine if it is `gds`."""
         if name != "gds":
             return name
-        return BackendRow(GdsBackend, True, "drive to GPU by a stand-in for cuFile", partial(_open_gds, self.engine))
+        return BackendRow(GdsBackend, True, partial(_open_gds, self.engine))
 
 
 def _open_gds(

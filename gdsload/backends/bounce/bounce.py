@@ -74,7 +74,6 @@ class BounceBackend(FileBackend):
             self._resident = ResidentRows(files, path, processors, where)
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         if to == "host" and self._host is not None:
             return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
@@ -105,14 +104,12 @@ class BounceBackend(FileBackend):
             self._moved["bounce-buffered"] += buffered
 
     def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
         moved = dict(self._moved)
         if self._host is not None and (nbytes := self._host.moved_bytes):
             moved["host"] = nbytes
         return moved
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self._by_threads.close()
         if self._resident is not None:
             self._resident.close()

@@ -90,11 +90,9 @@ class CufileEngine(Engine):
 
     @property
     def most_bytes(self) -> int:
-        """See `Engine`."""
         return LONGEST_BYTES if self._batches else 0
 
     def open(self, path: str, fd: int) -> int:
-        """See `Engine.open`."""
         # cuFile refuses flags that it does not know, such as O_NOFOLLOW: the file is opened again without them.
         direct = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | direct)
@@ -109,7 +107,6 @@ class CufileEngine(Engine):
         return handle
 
     def close(self, handle: int) -> None:
-        """See `Engine.close`."""
         own = self._descriptors.pop(handle)
         try:
             self._cufile.handle_deregister(handle)
@@ -117,13 +114,11 @@ class CufileEngine(Engine):
             os.close(own)
 
     def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
-        """See `Engine.read`."""
         return int(self._cufile.read(handle, base, nbytes, offset, position))
 
     def read_many(
         self, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
     ) -> IntArray:
-        """See `Engine.read_many`."""
         columns = (handles, bases, positions, nbytes, offsets)
         long = nbytes > LONGEST_BYTES
         short = (nbytes > 0) & ~long  # cuFile has been seen never to end an empty read of a batch
@@ -152,18 +147,15 @@ class CufileEngine(Engine):
             return one_by_one(self, *columns)
 
     def end(self) -> None:
-        """See `Engine.end`."""
         if self._batches is not None:
             with suppress(Exception):  # nothing is read any more
                 self._batches.close()
 
     def register(self, base: int, nbytes: int) -> None:
-        """See `Engine.register`."""
         with torch.cuda.device(self._device):  # whichever is current in a thread that reads
             self._cufile.buf_register(base, nbytes, 0)
 
     def deregister(self, base: int) -> None:
-        """See `Engine.deregister`."""
         with torch.cuda.device(self._device):
             self._cufile.buf_deregister(base)
 
@@ -198,21 +190,17 @@ class KvikioEngine(Engine):
         return handle
 
     def close(self, handle: int) -> None:
-        """See `Engine.close`."""
         self._files.pop(handle).close()
 
     def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
-        """See `Engine.read`."""
         into = DeviceBytes(base + position, nbytes)
         future = self._files[handle].pread(into, nbytes, offset, nbytes)
         return int(future.get())
 
     def register(self, base: int, nbytes: int) -> None:
-        """See `Engine.register`."""
         self._kvikio.memory_register(DeviceBytes(base, nbytes))
 
     def deregister(self, base: int) -> None:
-        """See `Engine.deregister`."""
         self._kvikio.memory_deregister(DeviceBytes(base, 1))
 
 

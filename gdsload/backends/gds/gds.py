@@ -72,7 +72,6 @@ class GdsBackend(FileBackend):
         self._before = path_counts()
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         if to == "host" and self._host is not None:
             return self._host.read(wanted)
         self.files.ensure_open(wanted.file)
@@ -186,7 +185,6 @@ class GdsBackend(FileBackend):
         return {path: count for path, count in found.items() if count}
 
     def close(self) -> None:
-        """See `Backend.close`."""
         close_all(self._readers)
         self._handles.close()
         self.engine.end()

@@ -60,7 +60,6 @@ class RegisteredTier(MappedBackend):
         return trouble
 
     def fill(self, _far: Backend, wanted: NDArray[np.bool_], over: Over) -> None:
-        """See `Near.fill`."""
         near = processors_near(self.device)
         stay_on(near)  # pages that are read into the page cache are in the memory of the processor that reads them
         if self.at_once and self.files.kept.any() and not self._kept:

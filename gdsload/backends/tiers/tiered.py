@@ -61,7 +61,6 @@ class Tiered(FileBackend):
         end_at_exit(self)
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         self.files.ensure_open(wanted.file)
         ready = self.near.ready[wanted.file]
         self._want(wanted.file[~ready])
@@ -106,12 +105,10 @@ class Tiered(FileBackend):
         return self._closed
 
     def addresses(self) -> ShardAddresses | None:
-        """See `Backend.addresses`."""
         found = self.near.addresses()
         return self.far.addresses() if found is None and not self.near.ready.any() else found
 
     def check(self, files: IntArray) -> None:
-        """See `Backend.check`."""
         self.far.check(files)
 
     def bytes_by_path(self) -> dict[str, int]:
@@ -120,11 +117,9 @@ class Tiered(FileBackend):
         return {path: count for path, count in found.items() if count}
 
     def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
         return self.near.tiers() | self.far.tiers()
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self.end()
         # The tier first: registrations end before mappings, and mappings after the readers, which may be copying out of
         # them. The files are closed last, by the backend that reads them.

@@ -53,22 +53,18 @@ class VramTier(FileBackend):
         self._stream = side_stream(device)
 
     def read(self, wanted: Extents, _to: Destination = "device") -> PendingRead:
-        """See `Backend.read`."""
         files = distinct(wanted.file, len(self._base))
         addresses = self._base[wanted.file] + wanted.offset
         return PendingRead(addresses, done, begins=self._begins[files], count=self.counts(wanted), files=_NONE)
 
     def addresses(self) -> ShardAddresses | None:
-        """See `Backend.addresses`."""
         return self._addresses if self.ready.all() else None
 
     def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
         count = int(self.ready.sum())
         return {"vram": TierStatus(self.vram_bytes, self.kept_bytes, count, self.moved_bytes, trouble=self.trouble)}
 
     def give_back(self) -> None:
-        """See `Near.give_back`."""
         if self._memory:
             torch.cuda.synchronize(self.device)  # gathers from it may still be under way
             self._memory.clear()

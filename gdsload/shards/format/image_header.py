@@ -154,7 +154,7 @@ def _frame(segment: memoryview, marker: int, orientation: int) -> ImageHeader:
 
 
 def _check_size(width: int, height: int) -> None:
-    if not width or not height:
+    if not (0 < width < 2**31 and 0 < height < 2**31):  # PNG has four bytes for each, the others have fewer
         _damaged(f"it says {width} × {height} pixels")
 
 
@@ -201,8 +201,6 @@ def _png_size(kind: bytes, chunk: memoryview, checked: memoryview) -> ImageHeade
     if bits not in allowed or chunk[10] or chunk[11] or chunk[12] > 1:
         _damaged(f"it says colour type {colour} of {bits} bits, and methods {list(chunk[10:13])}")
     _check_size(width, height)
-    if max(width, height) >= 2**31:
-        _damaged(f"it says {width} × {height} pixels")
     return ImageHeader("png", width, height, channels, bits)
 
 

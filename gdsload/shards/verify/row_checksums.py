@@ -18,8 +18,8 @@ from gdsload.shards.opening import as_named, load_shard
 from gdsload.shards.reads import distinct, within
 from gdsload.shards.status import close
 from gdsload.shards.verify.opened import OpenShard
+from gdsload.system.arrays import IntArray
 
-IntArray = NDArray[np.int64]
 _REMEDY = "Restore it from a copy; `gdsload verify` names everything that is damaged."
 
 

@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from gdsload.backends.bounce.copier import BlockPath
 from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
-from gdsload.errors import FileChangedError, LoaderClosedError, ReadError, ShortReadError
+from gdsload.errors import FileChangedError, LoaderClosedError, ReadError
 from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import PAGE_BYTES
@@ -221,22 +220,6 @@ def test_a_block_that_is_still_copied_from_is_not_filled_again(sites, guard):
     site.copier.drain()
     time.sleep(0.02)  # without the guard, nobody knows which copies are under way
     assert site.holds(slot, places, wanted) == guard
-
-
-def test_a_file_that_was_cut_short_is_an_error_and_the_other_reads_go_on(folder, tmp_path, monkeypatch):
-    shutil.copytree(folder, tmp_path / "copy")
-    site = Site(tmp_path / "copy", monkeypatch).open()
-    with open(site.files.sources[1].path, "r+b") as stream:
-        stream.truncate(50_000)
-    good, bad = extents_of([(0, 0, 100_000)]), extents_of([(1, 0, 140_000)])
-    _, _, failing = site.read(bad)
-    slot, places, reading = site.read(good)
-    with pytest.raises((ShortReadError, FileChangedError)) as caught:
-        failing.wait()
-    assert caught.value.file == site.files.sources[1].path
-    reading.wait()
-    assert site.holds(slot, places, good)
-    site.close()
 
 
 def test_a_copy_that_fails_is_the_landings_error(sites):

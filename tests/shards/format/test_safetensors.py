@@ -15,27 +15,7 @@ import gdsload
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import is_gdsload
-from tests.shards.format.shard_files import file_of, header_of, shard_of
-
-
-def test_numpy_file_has_the_offsets_that_safetensors_sees(tmp_path):
-    path = tmp_path / "a.safetensors"
-    arrays = {
-        "images": np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3),
-        "label": np.arange(6, dtype=np.int64),
-        "odd": np.ones((6, 1), np.float16),
-        "empty": np.zeros((6, 0), np.float64),
-    }
-    safetensors.numpy.save_file(arrays, path, metadata={"made by": "a test"})
-    raw = path.read_bytes()
-    header = header_of(raw)
-    theirs = dict(safetensors.deserialize(raw))
-    assert set(theirs) == set(header.tensors)
-    for name, entry in header.tensors.items():
-        assert (theirs[name]["dtype"], theirs[name]["shape"]) == (entry.dtype.code, list(entry.shape))
-        assert bytes(theirs[name]["data"]) == raw[entry.begin : entry.end]
-    assert header.metadata == {"made by": "a test"}
-    assert sorted(header.tensors.values(), key=lambda entry: (entry.begin, entry.end)) == list(header.tensors.values())
+from tests.shards.format.shard_files import file_of, shard_of
 
 
 @pytest.mark.parametrize("wide", "ab")

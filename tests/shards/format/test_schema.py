@@ -19,25 +19,6 @@ def test_as_text_for_people():
     assert str(schema) == said
 
 
-@pytest.mark.parametrize(
-    ("field", "kind", "row_shape", "row_bytes"),
-    [
-        (Field("float32"), "fixed", (), 4),
-        (Field("float32", [2, 3]), "fixed", (2, 3), 24),
-        (Field("bfloat16", (None, 5)), "ragged", (5,), 10),
-        (Field("complex64", (None,)), "ragged", (), 8),
-        (Field("int64", (4, 0)), "fixed", (4, 0), 0),
-        (Field("uint8", (None, 0)), "ragged", (0,), 0),
-        (Field(str), "str", (), 1),
-        (Field(bytes), "bytes", (), 1),
-    ],
-    ids=repr,
-)
-def test_kinds_and_rows(field, kind, row_shape, row_bytes):
-    assert (kind, row_shape, row_bytes) == (field.kind, field.row_shape, field.row_bytes)
-    assert field.ragged == (kind != "fixed")
-
-
 def test_field_equality_and_hash():
     assert Field("float32", (2,)) == Field(torch.float32, [2]) == Field(np.float32, (2,))
     assert hash(Field("float32", (2,))) == hash(Field(torch.float32, [2]))
