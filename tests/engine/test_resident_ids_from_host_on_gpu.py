@@ -5,16 +5,10 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset
 
-from gdsload import (
-    BlockShuffle,
-    DataLoader,
-    Field,
-    Mix,
-    ShardDataset,
-    ShardWriter,
-)
+from gdsload import BlockShuffle, Field, Mix, ShardDataset, ShardWriter
 from gdsload.engine.resident import ResidentGather
-from gdsload.testing import fingerprint
+from tests.loader.taking import seeded
+from tests.on_gpu import check_as_on_cpu
 
 pytestmark = pytest.mark.cuda
 
@@ -55,10 +49,6 @@ def told(monkeypatch):
     return found
 
 
-def seeded(seed=3):
-    return torch.Generator().manual_seed(seed)
-
-
 def lists(seed=3):
     """Batches of any length, also of none; they need all shards."""
     random = np.random.default_rng(seed)
@@ -77,11 +67,6 @@ GIVEN = {
 WAYS = [{"backend": "mapped"}, {"cache": "vram"}]
 
 
-def prints(dataset, epochs=3, **options):
-    with DataLoader(dataset, with_index=True, **options) as loader:
-        return [[fingerprint(batch) for batch in loader] for _ in range(epochs)]
-
-
 @pytest.mark.parametrize("select", ["all", "subset", "concat"])
 @pytest.mark.parametrize("way", WAYS, ids=["mapped", "vram"])
 @pytest.mark.parametrize("name", GIVEN)
@@ -91,26 +76,20 @@ def test_batches_are_those_of_the_cpu(plain, told, name, way, select):
         dataset = Subset(dataset, np.random.default_rng(5).permutation(SAMPLES).tolist())
     elif select == "concat":
         dataset = ConcatDataset([Subset(dataset, range(SAMPLES - 1, 499, -1)), Subset(ShardDataset(plain), range(500))])
-    expected = prints(dataset, device="cpu", **GIVEN[name]())
-    assert prints(dataset, device="cuda", **way, **GIVEN[name]()) == expected
+    check_as_on_cpu(dataset, way, 3, with_index=True, **GIVEN[name]())
     assert told
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["mapped", "vram"])
 @pytest.mark.parametrize("shuffle", ["full", False])
 def test_mixtures_are_those_of_the_cpu(plain, told, way, shuffle):
-    def mix():
-        parts = {"a": Subset(ShardDataset(plain), range(0, SAMPLES, 3)), "b": ShardDataset(plain)}
-        return Mix(parts, {"a": 0.7, "b": 0.3}, samples=2000)
-
-    options = {"batch_size": 70, "shuffle": shuffle, "seed": 6}
-    expected = prints(mix(), device="cpu", **options)
-    assert prints(mix(), device="cuda", **way, **options) == expected
+    parts = {"a": Subset(ShardDataset(plain), range(0, SAMPLES, 3)), "b": ShardDataset(plain)}
+    mix = Mix(parts, {"a": 0.7, "b": 0.3}, samples=2000)
+    check_as_on_cpu(mix, way, 3, batch_size=70, shuffle=shuffle, seed=6, with_index=True)
     assert told
 
 
 def test_an_order_that_is_mostly_that_of_the_shards_is_left_to_the_copy_engine(plain, told):
     options = {"sampler": torch.arange(SAMPLES), "batch_size": 500, "fields": ["x", "label"]}
-    expected = prints(plain, device="cpu", **options)
-    assert prints(plain, device="cuda", backend="mapped", **options) == expected
+    check_as_on_cpu(plain, {"backend": "mapped"}, 3, with_index=True, **options)
     assert not told

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from gdsload import BlockShuffle, DataLoader, ShardWriter
-from gdsload.testing import fingerprint
+from tests.on_gpu import WAYS, epoch_prints
 
 pytestmark = pytest.mark.cuda
-WAYS = [{"backend": "auto"}, {"backend": "bounce"}, {"backend": "mapped"}, {"backend": "host"}, {"cache": "vram"}]
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +31,9 @@ def test_batches_are_those_that_are_made_ahead(numbered, way, order):
     def plain(batch):
         return {**batch, "y": batch["x"] + 1}
 
-    with DataLoader(numbered, 64, device="cuda", device_transform=plain, **way, **order) as loader:
-        wanted = [[fingerprint(batch) for batch in loader] for _ in range(3)]
-    with DataLoader(numbered, 64, device="cuda", device_transform=transform, ahead=False, **way, **order) as loader:
-        assert [[fingerprint(batch) for batch in loader] for _ in range(3)] == wanted
+    options = {"batch_size": 64, "device": "cuda", **way, **order}
+    wanted = epoch_prints(numbered, 3, device_transform=plain, **options)
+    assert epoch_prints(numbered, 3, device_transform=transform, ahead=False, **options) == wanted
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

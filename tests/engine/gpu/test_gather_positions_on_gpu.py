@@ -6,23 +6,17 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, rows_in_shards
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
 from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
 from gdsload.system.driver import Driver
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import assert_resumes_everywhere
+from tests.engine.gpu.test_gather_positions import sort_rows
+from tests.on_gpu import check_as_on_cpu, epoch_prints
 
 pytestmark = pytest.mark.cuda
-
-
-def sort_rows(monkeypatch, row_bytes):
-    """Have rows of so many bytes fetched in the order of their addresses, however few they are."""
-    monkeypatch.setattr(gather_positions, "SORTED_ROW_BYTES", row_bytes)
-    monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
 def shards_of(device, samples, row_bytes, shards, random):
@@ -162,11 +156,6 @@ def made(monkeypatch):
 BLOCKS = {"shuffle": BlockShuffle(block=40, window=300, lanes=5)}
 
 
-def prints(dataset, epochs=2, **options):
-    with DataLoader(dataset, **options) as loader:
-        return [fingerprint(batch) for _ in range(epochs) for batch in loader]
-
-
 @pytest.mark.parametrize("select", ["all", "subset", "concat"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
@@ -183,13 +172,13 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
             }  # fmt: skip
             if shuffle == "block":
                 options |= BLOCKS | {"with_index": False}
-            expected = prints(dataset, device="cpu", **options)
+            expected = epoch_prints(dataset, 2, device="cpu", **options)
             made.clear()
-            assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+            assert epoch_prints(dataset, 2, device="cuda", backend="mapped", **options) == expected
             # The first group finds out which shards are needed; then nothing is planned any more. A rank that takes few
             # blocks may never need some of them, and then has none registered that it does not need.
             assert made or (shuffle == "block" and world > 1)
-            assert shuffle == "block" or len(made) >= len(expected) // 2 - 1
+            assert shuffle == "block" or len(made) >= len(expected[0]) - 1
 
 
 @pytest.fixture(scope="session")
@@ -214,8 +203,7 @@ def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, 
     if select == "subset":
         dataset = Subset(dataset, np.random.default_rng(5).integers(0, 300, 111).tolist())
     options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": shuffle == "full", "fields": fields}
-    expected = prints(dataset, device="cpu", **options)
-    assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+    check_as_on_cpu(dataset, {"backend": "mapped"}, 2, **options)
     assert any(queued) == copies_scattered_runs()
     assert all(queued)
     assert made
