@@ -198,6 +198,13 @@ def wrap(monkeypatch):
 
 
 @pytest.fixture
+def small_groups(monkeypatch):
+    """A group is a batch, so that there are many."""
+    for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
+        monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
+
+
+@pytest.fixture
 def join():
     """Makes this process one rank of a process group that nobody else is in: by default, the second of three."""
 

@@ -8,7 +8,6 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Memory
 from gdsload.engine.resident_source import VramSource
-from gdsload.testing import assert_resumes_everywhere
 from tests.loader.taking import prints
 from tests.on_gpu import epoch_prints, wait_until_kept
 
@@ -87,23 +86,6 @@ def test_a_budget_for_some_of_the_shards(numbered):
         assert (tier.shards, tier.evictions, tier.budget_bytes) == (2, 0, 40 * 2**20)
         assert "used up" in tier.trouble
         assert "used up" in str(loader.cache)
-
-
-@pytest.mark.parametrize("shuffle", ["full", "block"])
-def test_resumes_at_every_step_of_an_epoch_in_vram(numbered, shuffle):
-    loaders = []
-
-    def make():
-        loader = DataLoader(numbered, 4000, shuffle, device="cuda", cache="vram")
-        loaders.append(loader)
-        for _ in loader:
-            pass
-        wait_until_kept(loader)
-        loader.set_epoch(0)
-        return loader
-
-    assert_resumes_everywhere(make)
-    assert all(loader.backend.bytes_by_path["vram"] for loader in loaders[:2])
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

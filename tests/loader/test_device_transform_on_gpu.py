@@ -74,11 +74,9 @@ def test_what_is_random_is_drawn_from_the_key_of_the_batch(numbered, way):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_resumes_at_every_step(numbered, way):
-    def make():
-        return settled(numbered, 4000, "full", device_transform=AUGMENT, **way)
-
-    assert_resumes_everywhere(make)
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_resumes_at_every_step(numbered, way, shuffle):
+    assert_resumes_everywhere(lambda: settled(numbered, 4000, shuffle, device_transform=AUGMENT, **way))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

@@ -408,11 +408,7 @@ class TestOptions:
 def test_a_loader_says_which_way_bytes_go(plain):
     with gdsload.DataLoader(plain, 10, device="cpu", sample_transform=dict) as loader:
         assert "backend  host (asked for auto): samples are transformed and " in repr(loader)
-        for _ in range(2):
-            status = loader.backend
-            assert (status.asked, status.chosen) == ("auto", "host")
-            assert status.reason == "samples are transformed and batches are built in CPU memory"
-            next(iter(loader))
+        next(iter(loader))
         assert "\n  batches: samples are read, and gathered by processors\n" in str(loader.backend)
         assert set(loader.backend.bytes_by_path) == {"host"}
 
