@@ -160,8 +160,8 @@ def test_it_sees_what_was_queued_before_the_epoch(numbered, backend):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("bad", [0, 1, 17])
-def test_an_error_comes_out_at_its_batch(numbered, way, bad):
+@pytest.mark.parametrize(("bad", "ahead"), [(0, True), (1, True), (17, True), (0, False), (17, False)])
+def test_an_error_comes_out_at_its_batch(numbered, way, bad, ahead):
     armed = []
 
     def fail(batch):
@@ -169,7 +169,7 @@ def test_an_error_comes_out_at_its_batch(numbered, way, bad):
             raise ZeroDivisionError("bad luck")
         return batch
 
-    with settled(numbered, 512, False, device_transform=fail, **way) as loader:
+    with settled(numbered, 512, False, device_transform=fail, ahead=ahead, **way) as loader:
         armed.append(1)
         iterator = iter(loader)
         for step in range(bad):

@@ -158,17 +158,6 @@ def test_each_sample_counts_once(schedule):
             assert schedule.remainder in (0, len(counted))
 
 
-@given(schedules())
-def test_of_what_ranks_gather_of_a_padded_batch_the_first_ones_count(schedule):
-    schedule = replace(schedule, tail="pad")
-    for step in range(schedule.steps):
-        gathered = [place for rank in ranks(schedule) for place in positions(rank.runs(step))]
-        if schedule.remainder and step == schedule.steps - 1:
-            gathered = gathered[: schedule.remainder]
-        alone = Schedule(schedule.samples, schedule.global_batch, lanes=schedule.lanes)
-        assert gathered == positions(alone.runs(step))
-
-
 def test_a_slice_meets_few_lanes():
     for rank in range(4):
         assert len(Schedule(10_000, 64, rank, 4, lanes=8).runs(3)) == 2
