@@ -56,6 +56,15 @@ def numbered_rows(low, high):
     return torch.arange(low, high, dtype=torch.int32)[:, None].expand(-1, 1024)
 
 
+def check_each_once(loader):
+    """Check that an epoch has each sample of the numbered dataset once; its batches."""
+    batches = list(loader)
+    assert all((batch["x"] == batch["x"][:, :1]).all() for batch in batches)
+    seen = torch.cat([batch["x"][:, 0] for batch in batches])
+    assert torch.equal(seen.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+    return batches
+
+
 def wait_until_kept(loader, shards=None, seconds=20):
     """Wait until the tier in VRAM holds so many shards, or all."""
     wanted, deadline = loader.cache.shards if shards is None else shards, time.monotonic() + seconds

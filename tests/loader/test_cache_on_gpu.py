@@ -8,8 +8,9 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Memory
 from gdsload.engine.resident_source import VramSource
+from gdsload.tools.bench.cache_state import drop, look
 from tests.loader.taking import prints
-from tests.on_gpu import epoch_prints, wait_until_kept
+from tests.on_gpu import check_each_once, epoch_prints, wait_until_kept
 
 pytestmark = pytest.mark.cuda
 
@@ -56,11 +57,7 @@ def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch
     monkeypatch.setattr(VramSource, "start", lambda self, steps: (made.append(1), real(self, steps))[1])
     with DataLoader(numbered, 300, shuffle, device="cuda", cache="vram") as loader:
         for epoch in range(3):
-            seen = []
-            for batch in loader:
-                assert (batch["x"] == batch["x"][:, :1]).all()
-                seen.append(batch["x"][:, 0])
-            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+            check_each_once(loader)
             if not epoch:
                 wait_until_kept(loader)
                 assert not made
@@ -78,8 +75,7 @@ def test_a_budget_for_some_of_the_shards(numbered):
         wait_until_kept(loader, 2)
         time.sleep(0.1)
         before = loader.backend.bytes_by_path.get("vram", 0)
-        seen = torch.cat([batch["x"][:, 0] for batch in loader])
-        assert torch.equal(seen.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+        check_each_once(loader)
         tier = loader.cache.tiers["vram"]
         # Every sample comes once, so what came out of the tier is what it holds.
         assert loader.backend.bytes_by_path["vram"] - before == tier.held_bytes
@@ -151,14 +147,18 @@ def test_auto_fills_vram_and_then_the_page_cache(numbered):
         assert found == wanted, loader.cache
 
 
-@pytest.mark.parametrize("shuffle", [False, "block", "full"])
-def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
-    """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""
-    from gdsload.tools.bench.cache_state import drop, look
-
+@pytest.fixture
+def cold(numbered):
+    """The files of the numbered dataset, of which nothing is in the page cache."""
     names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
     if not drop(names).cold:
         pytest.skip("this file system keeps its pages")
+    return names
+
+
+@pytest.mark.parametrize("shuffle", [False, "block", "full"])
+def test_default_options_read_a_cold_dataset_once(numbered, cold, shuffle):
+    """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""
     expected = torch.arange(20_000, dtype=torch.int32)
     with DataLoader(numbered, 100, shuffle, device="cuda") as loader:
         deadline = time.monotonic() + 60
@@ -173,18 +173,13 @@ def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
             if tier.shards == loader.cache.shards or time.monotonic() > deadline:
                 break
         assert (tier.shards, tier.trouble) == (loader.cache.shards, "")
-        assert look(names).hot
+        assert look(cold).hot
         assert "bounce-direct" not in loader.backend.bytes_by_path
         assert loader.backend.answer.startswith("mapped: every byte")
 
 
 @pytest.mark.parametrize(("options", "kept"), [({"cache": "none"}, 0), ({"memory": Memory(registered="45MiB")}, 2)])
-def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept):
-    from gdsload.tools.bench.cache_state import drop, look
-
-    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
-    if not drop(names).cold:
-        pytest.skip("this file system keeps its pages")
+def test_what_is_not_kept_is_read_around_the_page_cache(numbered, cold, options, kept):
     with DataLoader(numbered, 300, "full", device="cuda", **options) as loader:
         deadline = time.monotonic() + 20
         list(loader)
@@ -193,17 +188,14 @@ def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept)
         assert loader.cache.tiers["pagecache"].shards == kept, loader.cache
         assert loader.backend.bytes_by_path["bounce-direct"] > 0
     if not kept:  # looks at what is not kept bring some of it in
-        assert look(names).share <= 0.3
+        assert look(cold).share <= 0.3
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_two_devices_in_one_process(numbered):
     """Both on their default streams, which CUDA gives one handle."""
-    expected = torch.arange(20_000, dtype=torch.int32)
     for index in (0, 1, 0):
         with DataLoader(numbered, 300, "full", device=f"cuda:{index}", cache="vram") as loader:
             list(loader)
             wait_until_kept(loader)
-            seen = torch.cat([batch["x"][:, 0] for batch in loader])
-            assert seen.device.index == index
-            assert torch.equal(seen.sort().values.cpu(), expected)
+            assert {batch["x"].device.index for batch in check_each_once(loader)} == {index}

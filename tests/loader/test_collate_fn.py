@@ -1,7 +1,5 @@
 """`collate_fn=`: batches that a function of the user's makes of samples."""
 
-import threading
-
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -46,18 +44,6 @@ class TestBatches:
 
     def test_an_empty_batch_is_collated_as_torch_does(self, load, plain):
         assert list(load(plain, batch_sampler=[[3, 4], [], [5]], collate_fn=len)) == [2, 0, 1]
-
-
-def test_it_runs_ahead_in_other_threads_and_without_gradients(load, plain):
-    seen = set()
-
-    def collate(samples):
-        seen.add((threading.current_thread() is threading.main_thread(), torch.is_grad_enabled()))
-        return default_collate(samples)
-
-    assert len(list(load(plain, 100, collate_fn=collate))) == 10
-    assert (False, False) in seen
-    assert {grad for _, grad in seen} == {False}
 
 
 class TestRandomNumbers:

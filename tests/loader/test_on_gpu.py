@@ -7,7 +7,7 @@ import gdsload
 from gdsload import BackendUnavailableError, BudgetError, DataLoader
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.testing import assert_resumes_everywhere
-from tests.on_gpu import check_as_on_cpu, numbered_rows
+from tests.on_gpu import check_as_on_cpu, check_each_once, numbered_rows
 
 pytestmark = pytest.mark.cuda
 BACKENDS = ["auto", "bounce", "mapped", "host"]
@@ -40,11 +40,7 @@ def test_several_epochs(numbered, mmap):
     """In `auto`, shards become registered on the way, and mixed batches come out right."""
     with DataLoader(numbered, 512, "full", device="cuda", mmap=mmap) as loader:
         for _ in range(4):
-            seen = []
-            for batch in loader:
-                assert (batch["x"] == batch["x"][:, :1]).all()
-                seen.append(batch["x"][:, 0])
-            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+            check_each_once(loader)
         moved = loader.backend.bytes_by_path
     assert sum(moved.values()) >= 4 * 20_000 * 4096
     assert set(moved) <= {"mapped", "bounce-direct", "bounce-buffered"}

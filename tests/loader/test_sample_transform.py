@@ -248,15 +248,6 @@ class TestAtOnce:
         assert len(next(epoch)["x"]) == 8
         meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
-    def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
-        names = []
-        loader = load(
-            plain, 10, sample_transform=lambda sample: names.append(threading.current_thread().name) or sample
-        )
-        _held = begin(loader)
-        soon(lambda: len(names) >= 100)
-        assert all(name.startswith("gdsload-sample") for name in names)
-
     def test_what_it_makes_counts_as_ahead(self, load, plain):
         """A sample of 32 bytes becomes 100 KiB: with a budget of 1 MiB ten of them are ahead, and what is being made."""
         made = []
