@@ -9,6 +9,7 @@ import torch
 
 import gdsload
 from gdsload import DataLoader, Field
+from gdsload.engine.resident import ResidentGather
 from gdsload.system.probe import probe_cufile
 from gdsload.testing import fingerprint
 
@@ -107,6 +108,21 @@ def numbered(tmp_path_factory):
             numbers = np.arange(low, low + 1000, dtype=np.int32)
             writer.write_batch({"x": np.repeat(numbers[:, None], 1024, axis=1)})
     return path
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """The steps that were gathered by positions, each group with the samples that the host has said, or None."""
+    pytest.importorskip("cupy")
+    found, real = [], ResidentGather.gather
+
+    def gather(self, steps, samples=None):
+        batches = real(self, steps, samples)
+        found.append((steps, samples))
+        return batches
+
+    monkeypatch.setattr(ResidentGather, "gather", gather)
+    return found
 
 
 @pytest.fixture
