@@ -7,6 +7,8 @@ import os
 import platform
 import signal
 import threading
+import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,38 @@ def interrupted():
         assert (len(strikes), raised) == (1, True)
 
     return struck
+
+
+@pytest.fixture
+def in_thread():
+    """Call something in another thread; gives a future of what it returns or raises."""
+
+    def begin(call, *given):
+        future = Future()
+
+        def run():
+            try:
+                future.set_result(call(*given))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+    return begin
+
+
+@pytest.fixture
+def soon():
+    """Wait until something holds."""
+
+    def wait(condition, timeout_s=10.0):
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < end, "it did not come to hold"
+            time.sleep(0.005)
+
+    return wait
 
 
 @pytest.fixture

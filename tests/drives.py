@@ -1,6 +1,7 @@
 """Folders that stand for drives: what tells two of them apart, where all lie on one, is the folder."""
 
 import os
+import threading
 
 import pytest
 
@@ -33,6 +34,32 @@ def files_of(reader=BulkReads, where=file_system_of, *, cached=True):
             return cached and super().is_resident(file, offset)
 
     return Others
+
+
+class Meeting(BulkReads):
+    """Reads of the drives nvme0 and nvme1, each of which waits until the other drive has one under way, too."""
+
+    def __init__(self, patience_s=30.0):
+        super().__init__()
+        self.patience_s, self.missed = patience_s, 0
+        self._begun = {"nvme0": threading.Event(), "nvme1": threading.Event()}
+
+    def read(self, fds, offsets, nbytes, addresses):
+        (drive,) = set(map(self._drive, fds.tolist()))  # a call that waits for two is as slow as the slower one
+        self.meet(drive)
+        return super().read(fds, offsets, nbytes, addresses)
+
+    def read_one(self, fd, offset, into):
+        self.meet(self._drive(fd))
+        return super().read_one(fd, offset, into)
+
+    def _drive(self, fd):
+        return os.readlink(f"/proc/self/fd/{fd}").split("/")[-3]
+
+    def meet(self, drive):
+        self._begun[drive].set()
+        for event in self._begun.values():
+            self.missed += not event.wait(self.patience_s)
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
-"""Datasets for tests on a GPU, devices, and whether cuFile answers here."""
+"""Datasets for tests on a GPU, what loaders make of them there, devices, and whether cuFile answers here."""
 
 import os
+import time
 
 import numpy as np
 import pytest
 import torch
 
 import gdsload
-from gdsload import Field
+from gdsload import DataLoader, Field
+from gdsload.engine.resident import ResidentGather
 from gdsload.system.probe import probe_cufile
+from gdsload.testing import fingerprint
 
 FIELDS = {
     "image": Field("float32", (3, 5)),
@@ -20,6 +23,55 @@ FIELDS = {
     "codes": Field("uint16", (None,)),
     "text": "str",
 }
+WAYS = [{"backend": name} for name in ("auto", "bounce", "mapped", "host")] + [{"cache": "vram"}]
+"""The ways that bytes travel to a GPU, as options of a loader."""
+CYCLES = 20_000_000
+"""About 10 ms of a GPU's time, for `torch.cuda._sleep`."""
+
+
+def epoch_prints(dataset, epochs=1, **options):
+    """The fingerprints of the batches of each epoch."""
+    with DataLoader(dataset, **options) as loader:
+        return [[fingerprint(batch) for batch in loader] for _ in range(epochs)]
+
+
+def check_as_on_cpu(dataset, way, epochs=1, **options):
+    """Check that the batches of each epoch on the GPU are those on the CPU; `way` has options of the GPU's loader."""
+    expected = epoch_prints(dataset, epochs, device="cpu", **options)
+    assert epoch_prints(dataset, epochs, device="cuda", **way, **options) == expected
+
+
+def used_late(loader, use, batches=30):
+    """What `use` makes of each of the first batches, on a stream that is behind; a batch is dropped after it."""
+    found = []
+    for batch, _ in zip(loader, range(batches), strict=False):
+        torch.cuda._sleep(CYCLES)
+        found.append(use(batch))
+        del batch
+    torch.cuda.synchronize()
+    return found
+
+
+def numbered_rows(low, high):
+    """Samples of the numbered dataset, on the CPU."""
+    return torch.arange(low, high, dtype=torch.int32)[:, None].expand(-1, 1024)
+
+
+def check_each_once(loader):
+    """Check that an epoch has each sample of the numbered dataset once; its batches."""
+    batches = list(loader)
+    assert all((batch["x"] == batch["x"][:, :1]).all() for batch in batches)
+    seen = torch.cat([batch["x"][:, 0] for batch in batches])
+    assert torch.equal(seen.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+    return batches
+
+
+def wait_until_kept(loader, shards=None, seconds=20):
+    """Wait until the tier in VRAM holds so many shards, or all."""
+    wanted, deadline = loader.cache.shards if shards is None else shards, time.monotonic() + seconds
+    while loader.cache.tiers["vram"].shards != wanted:
+        assert time.monotonic() < deadline, loader.cache
+        time.sleep(0.01)
 
 
 def sample(number):
@@ -56,6 +108,21 @@ def numbered(tmp_path_factory):
             numbers = np.arange(low, low + 1000, dtype=np.int32)
             writer.write_batch({"x": np.repeat(numbers[:, None], 1024, axis=1)})
     return path
+
+
+@pytest.fixture
+def gathered(monkeypatch):
+    """The steps that were gathered by positions, each group with the samples that the host has said, or None."""
+    pytest.importorskip("cupy")
+    found, real = [], ResidentGather.gather
+
+    def gather(self, steps, samples=None):
+        batches = real(self, steps, samples)
+        found.append((steps, samples))
+        return batches
+
+    monkeypatch.setattr(ResidentGather, "gather", gather)
+    return found
 
 
 @pytest.fixture

@@ -118,20 +118,15 @@ class BatchSourceTests:
         for number, group in enumerate(groups):
             assert found[number] == _expected(dataset, steps, group, ("x", "y"))
 
-    def test_steps_that_are_left_out(self, open_source, dataset, steps):
-        """Somebody else may have made them."""
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_steps_are_left_out_and_started_again(self, open_source, dataset, steps, closed):
+        """Somebody else may have made them, or a group has failed; `close` only releases what is held for later steps."""
         source = open_source(dataset, steps, ("x",))
-        for group in (range(2), range(9, 11), range(11, 12), range(20, 25)):
+        for group in (range(2), range(2, 5), range(9, 11), range(11, 12), range(20, 25), range(2)):
             ready = source.start(group).result(lambda: False)
             assert _handed_over(source, ready.batches) == _expected(dataset, steps, group, ("x",))
-
-    def test_steps_are_started_again(self, open_source, dataset, steps):
-        """As in a group that has failed; also after `close`, which only releases what is held for later steps."""
-        source = open_source(dataset, steps, ("x",))
-        for group in (range(2), range(2, 5), range(2)):
-            ready = source.start(group).result(lambda: False)
-            assert _handed_over(source, ready.batches) == _expected(dataset, steps, group, ("x",))
-            source.close()
+            if closed:
+                source.close()
 
     def test_batches_stay_as_they_are(self, open_source, dataset, steps):
         """They are the user's, whatever is made, dropped or closed later."""
@@ -238,6 +233,17 @@ class BatchSourceTests:
                 made()
         source.close()
         assert _held(backends) == 0
+
+
+class WindowSourceTests(BatchSourceTests):
+    """Tests of a source that reads windows as runs, and has the GPU find samples in them."""
+
+    ragged = False
+
+    @pytest.fixture(params=[OrderOptions("block", 4, 20, 3), OrderOptions("block", 1, 9, 5)], ids=str)
+    def steps(self, request, dataset):
+        """The steps of an epoch, of orders with windows."""
+        return _steps(request.param, dataset)
 
 
 _written = {}

@@ -7,15 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx import _symbolic_trace as symbolic_trace
 
-from gdsload import DataLoader, Field, FormatError, OptionError, ShardWriter
-from gdsload.engine.assemble import Assembler, BatchForm, padding_rows
+from gdsload import DataLoader, Field, OptionError, ShardWriter
+from gdsload.engine.assemble import Assembler, BatchForm
 from gdsload.engine.codecs import codecs_of
-from gdsload.engine.group_lengths import GroupLengths, padded_pieces
+from gdsload.engine.group_lengths import GroupLengths
 from gdsload.engine.jagged import maker
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema, packed_by
-from gdsload.shards.gather_host import gather_pieces
-from gdsload.system.memory import BatchPool, address_of
+from gdsload.system.memory import BatchPool
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=50)
 LENGTHS = st.lists(st.integers(0, 5), max_size=7)
@@ -32,8 +31,8 @@ def stored(lengths):
     return values, np.array(lengths, np.int64), values.split(lengths)
 
 
-def codec(name, ragged, padding=None):
-    return codecs_of(StoredSchema(SCHEMA), (name,), ragged, padding)[name]
+def codec(name, ragged):
+    return codecs_of(StoredSchema(SCHEMA), (name,), ragged)[name]
 
 
 @PROPERTY
@@ -73,31 +72,6 @@ def test_more_rows_than_int32_counts_are_refused():
 
 
 @PROPERTY
-@given(st.lists(LENGTHS, min_size=1, max_size=4))
-def test_padded_pieces_make_all_samples_as_long_as_the_longest_of_their_batch(several):
-    element = np.frombuffer(np.float32(-1).tobytes(), np.uint8)
-    padded = codec("r", "padded", {"r": element})
-    group = lengths_of(*(np.array(lengths, np.int64) for lengths in several))
-    values, known, _ = stored([count for lengths in several for count in lengths])
-    memory, fill = values.numpy().copy(), padding_rows(element, max(group.longest) * 8)
-    begins = address_of(memory) + (np.cumsum(known) - known) * 8
-    pieces, lengths = padded_pieces(begins, group, address_of(fill))
-    assert lengths.sum() == sum(padded.rows(group))
-    out = np.zeros((int(lengths.sum()), 2), np.float32)
-    gather_pieces(pieces, lengths, 8, address_of(out))
-    samples = iter(values.split(known.tolist()))
-    parts = torch.from_numpy(out).split(padded.rows(group))
-    for number, (part, own) in enumerate(zip(parts, several, strict=True)):
-        rows, counts = padded.decode(part, group, number)
-        assert counts.tolist() == own
-        assert rows.shape == (len(own), max(own, default=0), 2)
-        for row in rows:
-            sample = next(samples)
-            assert torch.equal(row[: len(sample)], sample)
-            assert (row[len(sample) :] == -1).all()
-
-
-@PROPERTY
 @given(st.lists(st.text("a\0é€𝄞", max_size=6), max_size=6))
 def test_texts_and_bytes(texts):
     data = [text.encode() for text in texts]
@@ -105,12 +79,6 @@ def test_texts_and_bytes(texts):
     values = torch.frombuffer(bytearray(b"".join(data) or b"\0"), dtype=torch.uint8)[: lengths.sum()]
     assert codec("t", "jagged").decode(values, lengths_of(lengths), 0) == texts
     assert codec("b", "jagged").decode(values, lengths_of(lengths), 0) == data
-
-
-def test_a_text_that_is_none_names_its_field():
-    values = torch.tensor([0xFF, 0xFE], dtype=torch.uint8)
-    with pytest.raises(FormatError, match="field 't' holds a text that is no valid UTF-8"):
-        codec("t", "jagged").decode(values, lengths_of(np.array([1, 1])), 0)
 
 
 def test_where_they_want_their_bytes_and_which_need_no_decoding():

@@ -19,15 +19,13 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Ordered
 from gdsload.engine.window_source import WindowSource
-from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.gather_host import gather_rows
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
 from tests.engine.jobs import job_over
 from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
-from tests.engine.source_conformance import BatchSourceTests
+from tests.engine.source_conformance import BatchSourceTests, WindowSourceTests
 
 
 class Landed(BatchSourceTests):
@@ -213,9 +211,7 @@ class TestVram(OnHost):
         return VramSource(gather, job, CPU, LoaderStats())
 
 
-class TestWindows(OnHost):
-    """Windows are read as runs, and the GPU finds samples in them."""
-
+class TestWindows(WindowSourceTests, OnHost):
     mapped = False
 
     @pytest.fixture(autouse=True)
@@ -224,12 +220,6 @@ class TestWindows(OnHost):
         monkeypatch.setattr(WindowSource, "start", lambda *given: (real(*given), found.append(given))[0])
         yield
         assert found
-
-    @pytest.fixture(params=[("block", 4, 20, 3), ("block", 1, 9, 5)], ids=str)
-    def steps(self, request, dataset):
-        options = OrderOptions(*request.param)
-        order = make_order(options, dataset.counts.tolist(), 3, 1)
-        return Ordered(order, Schedule(len(dataset), 8, lanes=options.lanes))
 
     def open_backend(self, files):
         return HostBackend(files)

@@ -20,13 +20,12 @@ from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
-from gdsload.engine.steps import Job, Ordered
+from gdsload.engine.steps import Job
 from gdsload.engine.window_source import WindowSource
-from gdsload.order import OrderOptions, Schedule, make_order
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.testing import RecordingBackend
-from tests.engine.source_conformance import BatchSourceTests
+from tests.engine.source_conformance import BatchSourceTests, WindowSourceTests
 
 pytestmark = pytest.mark.cuda
 
@@ -78,17 +77,7 @@ class TestGds(OnDevice):
         return GdsBackend(table.files, device, register=False)
 
 
-class Windows(OnDevice):
-    """Windows are read as runs, and the GPU finds samples in them."""
-
-    ragged = False
-
-    @pytest.fixture(params=[("block", 4, 20, 3), ("block", 1, 9, 5)], ids=str)
-    def steps(self, request, dataset):
-        options = OrderOptions(*request.param)
-        order = make_order(options, dataset.counts.tolist(), 3, 1)
-        return Ordered(order, Schedule(len(dataset), 8, lanes=options.lanes))
-
+class Windows(WindowSourceTests, OnDevice):
     def source(self, job, backend, maker):
         pytest.importorskip("cupy")
         found = WindowSource.of(job, backend, maker, LoaderStats())
@@ -129,24 +118,15 @@ def read_all(backend, shards):
 
 
 class Within(OnDevice):
-    """Sources that gather by positions; `gathered` shows that they did."""
+    """Sources that gather by positions."""
 
     mapped, ragged = True, False
 
     @pytest.fixture(autouse=True)
-    def gathered(self, monkeypatch, device):
-        """The steps that were gathered: what cannot be is read instead."""
-        pytest.importorskip("cupy")
-        found, real = [], ResidentGather.gather
-
-        def gather(self, steps, samples=None):
-            batches = real(self, steps, samples)
-            found.extend(steps)
-            return batches
-
-        monkeypatch.setattr(ResidentGather, "gather", gather)
-        yield found
-        assert found
+    def all_gathered(self, gathered):
+        """What cannot be gathered is read instead."""
+        yield
+        assert gathered
 
 
 class TestResident(Within):

@@ -19,6 +19,7 @@ from gdsload.shards.gather_host import gather_rows
 from gdsload.system.memory import address_of
 from gdsload.testing import Fault, FaultyBackend, RecordingBackend
 from tests.engine.jobs import job_over
+from tests.order.made import block_orders, schedules
 
 SAMPLES, ROW_BYTES = 500, {"x": 24, "wide": 4096}
 SAMPLE_BYTES = sum(ROW_BYTES.values())
@@ -98,17 +99,8 @@ def blocks(dataset, **options):
 
 @st.composite
 def epochs(draw):
-    order = BlockOrder(
-        [SAMPLES],
-        block=draw(st.integers(1, 60)),
-        window=draw(st.one_of(st.integers(1, 5), st.integers(1, 200))),
-        lanes=draw(st.integers(1, 9)),
-        key=draw(st.integers(0, 2**64 - 1)),
-    )
-    world_size, by_id = draw(st.sampled_from([1, 1, 2, 3, 4])), draw(st.booleans())
-    tails = ["share", "drop"] if by_id else ["share", "drop", "pad"]
-    batch_size, rank = draw(st.integers(1, 120)), draw(st.integers(0, world_size - 1))
-    schedule = Schedule(SAMPLES, batch_size, rank, world_size, draw(st.sampled_from(tails)), order.lanes)
+    order, by_id = draw(block_orders(st.just([SAMPLES]), windows=200)), draw(st.booleans())
+    schedule = draw(schedules(SAMPLES, order.lanes, ["share", "drop"] if by_id else ["share", "drop", "pad"]))
     chosen = None if by_id or draw(st.booleans()) else np.random.default_rng(order.key).permutation(SAMPLES)
     return order, schedule, by_id, chosen
 

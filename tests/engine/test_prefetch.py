@@ -20,21 +20,6 @@ BY_CONSUMER, ONE_GROUP = Runner(0, tapers=True), Runner(0, most_groups=1)
 AT_ITS_HEELS = {"prefetch_bytes": 1, "group_bytes": 1}  # there is never more than one group ahead of the consumer
 
 
-def begun(call):
-    """A thread that calls something, and the LoaderClosedErrors that it raises."""
-    raised = []
-
-    def called():
-        try:
-            call()
-        except LoaderClosedError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=called, daemon=True)
-    thread.start()
-    return thread, raised
-
-
 class Helped(Noting):
     """One whose batches take a processor to make, so that the consumer helps."""
 
@@ -189,18 +174,15 @@ def test_many_switches_between_threads(run):
         sys.setswitchinterval(before)
 
 
-def test_close_while_a_consumer_waits(run):
+def test_close_while_a_consumer_waits(run, in_thread):
     source = Noting()
     source.finishing = lambda _steps: time.sleep(0.3)
     prefetcher = run(source, Runner(2))
-    consumer, errors = begun(lambda: drain(prefetcher))
+    consumer = in_thread(drain, prefetcher)
     time.sleep(0.05)
-    began = time.monotonic()
     prefetcher.close()
     prefetcher.close()
-    consumer.join(10)
-    assert time.monotonic() - began < 5
-    assert len(errors) == 1
+    assert isinstance(consumer.exception(timeout=5), LoaderClosedError)
     with pytest.raises(LoaderClosedError, match="closed"):
         prefetcher.get()
 
@@ -295,20 +277,19 @@ def test_what_was_started_and_nobody_takes_is_dropped(run, kind, runner):
     assert source.closed == 1
 
 
-def test_close_waits_for_what_the_consumer_starts(run):
+def test_close_waits_for_what_the_consumer_starts(run, in_thread):
     source, inside, go_on, order = Noting(), threading.Event(), threading.Event(), []
     source.inside = lambda: (inside.set(), go_on.wait(20), order.append("started"))
     prefetcher = run(source, BY_CONSUMER)
-    getting, raised = begun(prefetcher.get)
+    getting = in_thread(prefetcher.get)
     assert inside.wait(20)
-    closing, _ = begun(lambda: (prefetcher.close(), order.append("closed")))
-    closing.join(0.05)
-    assert closing.is_alive()
+    closing = in_thread(lambda: (prefetcher.close(), order.append("closed")))
+    time.sleep(0.05)
+    assert not closing.done()
     go_on.set()
-    closing.join(20)
-    getting.join(20)
-    assert order.index("started") < order.index("closed")
-    assert len(raised) == 1
+    closing.result(timeout=20)
+    assert isinstance(getting.exception(timeout=20), LoaderClosedError)
+    assert order == ["started", "closed"]
 
 
 def test_a_handler_that_closes_while_a_group_is_started_ends_that(run):
@@ -337,7 +318,7 @@ def test_a_group_that_is_claimed_while_the_epoch_is_stopped_is_dropped(run):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monkeypatch, threads):
+def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monkeypatch, in_thread, threads):
     """That takes what `close` has put there for all that wait."""
     closes, closing = [], []
 
@@ -348,7 +329,7 @@ def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monke
             return super().get_nowait()
 
     def close():
-        closing.append(begun(prefetcher.close)[0])
+        closing.append(in_thread(prefetcher.close))
         time.sleep(0.1)  # until it waits for the threads
 
     monkeypatch.setattr(prefetch, "SimpleQueue", Looked)
@@ -360,11 +341,10 @@ def test_close_while_a_thread_looks_for_room_leaves_no_thread_waiting(run, monke
         prefetcher.get()
     while not closing:
         time.sleep(0.001)
-    closing[0].join(10)
-    assert not closing[0].is_alive()
+    closing[0].result(timeout=10)
 
 
-def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch):
+def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch, in_thread):
     """Without `close`: a thread of the loader's own may only ask for the end."""
     made, go_on, make = threading.Event(), threading.Event(), Group.make
 
@@ -380,21 +360,21 @@ def test_a_wait_for_a_group_that_nobody_claims_any_more_ends(run, monkeypatch):
     prefetcher.get()
     prefetcher.get()
     assert made.wait(20)
-    consumer, raised = begun(prefetcher.get)
+    consumer = in_thread(prefetcher.get)
     time.sleep(0.1)  # until it waits for the third
     prefetcher.stop()
-    consumer.join(10)
+    error = consumer.exception(timeout=10)
     go_on.set()
-    assert len(raised) == 1
+    assert isinstance(error, LoaderClosedError)
 
 
 @RUNNERS
-def test_stop_and_close_after_a_fork_wait_for_nobody(run, kind, runner, ends_in_a_child):
+def test_stop_and_close_after_a_fork_wait_for_nobody(run, kind, runner, in_thread, ends_in_a_child):
     """Another thread was inside, and is not in the child to come out again."""
     source, inside, go_on = kind(), threading.Event(), threading.Event()
     source.inside = lambda: (inside.set(), go_on.wait(20))
     prefetcher = run(source, runner)
-    getting, _ = begun(prefetcher.get)
+    getting = in_thread(prefetcher.get)
     assert inside.wait(20)
     try:
         assert ends_in_a_child(prefetcher.close)
@@ -402,4 +382,4 @@ def test_stop_and_close_after_a_fork_wait_for_nobody(run, kind, runner, ends_in_
         assert prefetcher.stopped
     finally:
         go_on.set()
-        getting.join(20)
+        getting.exception(timeout=20)

@@ -9,7 +9,8 @@ import torch
 
 from gdsload import DataLoader, Memory
 from gdsload.engine.resident_source import ResidentSource
-from gdsload.testing import fingerprint
+from tests.loader.taking import prints
+from tests.on_gpu import epoch_prints
 from tests.pools import own_threads
 
 pytestmark = pytest.mark.cuda
@@ -35,17 +36,12 @@ def taken(monkeypatch):
     return found
 
 
-def prints(loader):
-    return [fingerprint(batch) for batch in loader]
-
-
 @pytest.mark.parametrize("prefetch_bytes", ["1MiB", "256MiB"])
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 3)])
 @pytest.mark.parametrize("shuffle", [False, "full"])
 def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size, prefetch_bytes):
     options = {"batch_size": 100, "shuffle": shuffle, "seed": 4, "ranks": (rank, world_size)}
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        expected = [prints(loader) for _ in range(3)]
+    expected = epoch_prints(numbered, 3, device="cpu", **options)
     with DataLoader(
         numbered, device="cuda", backend="mapped", memory=Memory(prefetch=prefetch_bytes), **options
     ) as loader:
@@ -54,7 +50,7 @@ def test_batches_are_those_of_the_cpu(numbered, taken, shuffle, rank, world_size
         with torch.inference_mode():
             found = list(loader)
         assert not any(batch["x"].is_inference() for batch in found)
-        assert [fingerprint(batch) for batch in found] == expected[1]
+        assert prints(found) == expected[1]
         assert len(taken) > 1
         with torch.cuda.stream(torch.cuda.Stream()):
             assert prints(loader) == expected[2]

@@ -19,9 +19,9 @@ from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
 from gdsload.system import streams
 from gdsload.system.pool import Future
+from tests.on_gpu import CYCLES, numbered_rows, wait_until_kept
 
 pytestmark = pytest.mark.cuda
-CYCLES = 20_000_000  # about 10 ms
 LATE = {True: CYCLES, False: 10 * CYCLES}  # without its guard a gather ends after a consumer that is itself slowed down
 
 
@@ -39,8 +39,13 @@ def wrong_batches(path, use, batches=40, again=False, **options):
             found.append(use(batch))
             del batch
         torch.cuda.synchronize()
-    rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
-    return sum(not torch.equal(mine.cpu(), rows[number][:, None].expand(-1, 1024)) for number, mine in enumerate(found))
+    return wrong_ones(found)
+
+
+def wrong_ones(found):
+    """How many of the first batches of the numbered dataset, of 256 samples each, hold other rows than theirs."""
+    rows = [numbered_rows(256 * step, 256 * step + 256) for step in range(len(found))]
+    return sum(not torch.equal(mine.cpu(), wanted) for mine, wanted in zip(found, rows, strict=True))
 
 
 def slow(monkeypatch, owner, name, cycles):
@@ -91,8 +96,7 @@ def test_batches_of_a_group_on_two_streams(numbered, backend, guard, monkeypatch
                 found.append(batch["x"].clone() if step in first else later(batch))
                 del batch
         torch.cuda.synchronize()
-    rows = torch.arange(256 * len(found), dtype=torch.int32).view(-1, 256)
-    wrong = sum(not torch.equal(mine.cpu(), rows[step][:, None].expand(-1, 1024)) for step, mine in enumerate(found))
+    wrong = wrong_ones(found)
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
 
@@ -303,10 +307,7 @@ def test_another_stream_in_the_middle_of_a_group_out_of_vram(numbered, guard, mo
     with DataLoader(numbered, 256, "full", device="cuda", cache="vram", with_index=True) as loader:
         for _ in loader:
             pass
-        deadline = time.monotonic() + 20
-        while loader.cache.tiers["vram"].shards < loader.cache.shards and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert loader.cache.tiers["vram"].shards == loader.cache.shards
+        wait_until_kept(loader)
         slow(monkeypatch, ResidentGather, "gather", 5 * CYCLES)
         if not guard:
             monkeypatch.setattr(VramSource, "hand_over", lambda self, _batches: lambda batch: batch)

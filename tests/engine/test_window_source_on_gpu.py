@@ -1,15 +1,15 @@
-"""Windows that are read as runs: batches are the dataset's own, wherever an epoch begins, ends, or is broken off."""
+"""Windows that are read as runs: batches are those of the CPU, wherever an epoch begins, ends, or is broken off."""
 
 import pytest
 import torch
 
-from gdsload import BlockShuffle, DataLoader, Gds, Memory, ShardDataset
+from gdsload import BlockShuffle, DataLoader, Gds, Memory
 from gdsload.engine.window_source import WindowSource
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import assert_resumes_everywhere
+from tests.on_gpu import check_as_on_cpu, check_each_once, epoch_prints
 
 pytestmark = pytest.mark.cuda
-FIELDS = ["image", "label", "odd", "fp8"]
-BLOCKS = {"shuffle": BlockShuffle(block=7, window=30, lanes=4), "fields": FIELDS}
+BLOCKS = {"shuffle": BlockShuffle(block=7, window=30, lanes=4), "fields": ["image", "label", "odd", "fp8"]}
 
 
 @pytest.fixture(params=["bounce", "gds"])
@@ -34,15 +34,6 @@ def made(monkeypatch):
     return found
 
 
-def expected(path, **options):
-    """The dataset's own batches, in the order of a loader for the CPU."""
-    dataset = ShardDataset(path)
-    with DataLoader(path, device="cpu", with_index=True, **options) as loader:
-        for batch in loader:
-            read = dataset.read_batch(batch["index"])
-            yield fingerprint({name: read[name] for name in options["fields"]})
-
-
 @pytest.mark.parametrize(
     ("batch_size", "world_size", "more"),
     [
@@ -59,18 +50,11 @@ def expected(path, **options):
         (20, 1, {"shuffle": BlockShuffle(block=300, window=300, lanes=1)}),
     ],
 )
-def test_batches_are_the_datasets(varied, reading, made, batch_size, world_size, more):
+def test_batches_are_those_of_the_cpu(varied, reading, made, batch_size, world_size, more):
     for rank in range(world_size):
-        options = {
-            **BLOCKS,
-            "batch_size": batch_size,
-            "seed": batch_size,
-            "ranks": (rank, world_size),
-            **more,
-        }
-        with DataLoader(varied, device="cuda", **reading, **options) as loader:
-            found = [fingerprint({name: batch[name] for name in FIELDS}) for batch in loader]
-        assert found == list(expected(varied, **options))
+        options = {**BLOCKS, "batch_size": batch_size, "seed": batch_size, "ranks": (rank, world_size), **more}
+        (found,) = epoch_prints(varied, device="cuda", **reading, **options)
+        assert [found] == epoch_prints(varied, device="cpu", **options)
         assert len(made) == len(found)
         made.clear()
 
@@ -83,12 +67,7 @@ def test_resumes_at_every_step(varied, reading, made):
 def test_the_smallest_arena(numbered, reading, made):
     """Windows of all lanes and one more: then no group can have windows of its own beside those of others."""
     options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=256, lanes=3), "seed": 3}
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        wanted = torch.cat([batch["x"] for batch in loader])
-    with DataLoader(numbered, device="cuda", **reading, memory=Memory(arena="4MiB"), **options) as loader:
-        for _ in range(2):
-            loader.set_epoch(0)
-            assert torch.equal(torch.cat([batch["x"] for batch in loader]).cpu(), wanted)
+    check_as_on_cpu(numbered, {**reading, "memory": Memory(arena="4MiB")}, 2, **options)
     assert len(made) == 400
 
 
@@ -103,9 +82,7 @@ def test_an_epoch_that_is_broken_off(numbered, reading, batches):
         for _ in range(batches):
             next(epoch)
         del epoch
-        numbers = torch.cat([batch["x"][:, 0] for batch in loader])
-    assert torch.equal(numbers.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
-    del numbers
+        check_each_once(loader)
     torch.cuda.synchronize()
     torch.empty(1, device="cuda")  # the allocator looks now at what was being used by other streams
     assert torch.cuda.memory_allocated() <= before + 1024

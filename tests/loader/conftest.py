@@ -3,9 +3,7 @@
 import functools
 import gc
 import io
-import threading
 import time
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -198,6 +196,13 @@ def wrap(monkeypatch):
 
 
 @pytest.fixture
+def small_groups(monkeypatch):
+    """A group is a batch, so that there are many."""
+    for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
+        monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
+
+
+@pytest.fixture
 def join():
     """Makes this process one rank of a process group that nobody else is in: by default, the second of three."""
 
@@ -212,41 +217,9 @@ def join():
 
 
 @pytest.fixture
-def in_thread():
-    """Call something in another thread; gives a future of what it returns or raises."""
-
-    def begin(call, *given):
-        future = Future()
-
-        def run():
-            try:
-                future.set_result(call(*given))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
-
-    return begin
-
-
-@pytest.fixture
 def threads():
     """The names of the library's own threads, now."""
     return own_threads
-
-
-@pytest.fixture
-def soon():
-    """Wait until something holds."""
-
-    def wait(condition, timeout_s=10.0):
-        end = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < end, "it did not come to hold"
-            time.sleep(0.005)
-
-    return wait
 
 
 def settled(seconds):

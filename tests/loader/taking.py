@@ -1,9 +1,11 @@
 """Batches taken of loaders, as many tests do it."""
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 import gdsload
+from gdsload import StateError
 from gdsload.testing import fingerprint
 
 BLOCK = {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}
@@ -62,3 +64,11 @@ def collect(iterator):
     except (Exception, SystemExit) as error:
         return found, error
     return found, None
+
+
+def check_refused(loader, state, match, **options):
+    """Check that a loader refuses a state, and stays where it is."""
+    before = loader.state_dict()
+    with pytest.raises(StateError, match=match):
+        loader.load_state_dict(state, **options)
+    assert loader.state_dict() == before

@@ -8,29 +8,18 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Memory
 from gdsload.engine.resident_source import VramSource
-from gdsload.testing import assert_resumes_everywhere
+from gdsload.tools.bench.cache_state import drop, look
 from tests.loader.taking import prints
+from tests.on_gpu import check_each_once, epoch_prints, wait_until_kept
 
 pytestmark = pytest.mark.cuda
-
-
-def wait_until_kept(loader, shards=None, seconds=20):
-    """Until the tier in VRAM holds so many shards, or all."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        tier = loader.cache.tiers["vram"]
-        if tier.shards == (loader.cache.shards if shards is None else shards):
-            return
-        time.sleep(0.01)
-    pytest.fail(f"not there after {seconds} s: {loader.cache}")
 
 
 @pytest.mark.parametrize("backend", ["auto", "bounce", "mapped"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
-    with DataLoader(varied, device="cpu", **options) as loader:
-        expected = [prints(loader) for _ in range(3)]
+    expected = epoch_prints(varied, 3, device="cpu", **options)
     with DataLoader(varied, device="cuda", backend=backend, cache="vram", **options) as loader:
         assert prints(loader) == expected[0]
         wait_until_kept(loader)
@@ -48,8 +37,7 @@ def test_epochs_in_vram_are_those_of_the_cpu(varied, shuffle, backend):
 def test_texts_come_from_shards_in_vram_in_mappings_and_registered(varied, shuffle, register_bytes):
     """All in one batch: the host reads what is in a mapping, also where the GPU could not."""
     options = {"batch_size": 40, "shuffle": shuffle, "seed": 5, "with_index": True}
-    with DataLoader(varied, device="cpu", **options) as loader:
-        expected = [prints(loader) for _ in range(3)]
+    expected = epoch_prints(varied, 3, device="cpu", **options)
     tiers = {"cache": "vram", "memory": Memory(vram=60_000, registered=register_bytes)}
     with DataLoader(varied, device="cuda", **tiers, **options) as loader:
         assert prints(loader) == expected[0]
@@ -69,11 +57,7 @@ def test_an_epoch_of_plain_fields_needs_no_thread(numbered, shuffle, monkeypatch
     monkeypatch.setattr(VramSource, "start", lambda self, steps: (made.append(1), real(self, steps))[1])
     with DataLoader(numbered, 300, shuffle, device="cuda", cache="vram") as loader:
         for epoch in range(3):
-            seen = []
-            for batch in loader:
-                assert (batch["x"] == batch["x"][:, :1]).all()
-                seen.append(batch["x"][:, 0])
-            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+            check_each_once(loader)
             if not epoch:
                 wait_until_kept(loader)
                 assert not made
@@ -91,8 +75,7 @@ def test_a_budget_for_some_of_the_shards(numbered):
         wait_until_kept(loader, 2)
         time.sleep(0.1)
         before = loader.backend.bytes_by_path.get("vram", 0)
-        seen = torch.cat([batch["x"][:, 0] for batch in loader])
-        assert torch.equal(seen.sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+        check_each_once(loader)
         tier = loader.cache.tiers["vram"]
         # Every sample comes once, so what came out of the tier is what it holds.
         assert loader.backend.bytes_by_path["vram"] - before == tier.held_bytes
@@ -101,45 +84,12 @@ def test_a_budget_for_some_of_the_shards(numbered):
         assert "used up" in str(loader.cache)
 
 
-@pytest.mark.parametrize("shuffle", ["full", "block"])
-def test_resumes_at_every_step_of_an_epoch_in_vram(numbered, shuffle):
-    loaders = []
-
-    def make():
-        loader = DataLoader(numbered, 4000, shuffle, device="cuda", cache="vram")
-        loaders.append(loader)
-        for _ in loader:
-            pass
-        wait_until_kept(loader)
-        loader.set_epoch(0)
-        return loader
-
-    assert_resumes_everywhere(make)
-    assert all(loader.backend.bytes_by_path["vram"] for loader in loaders[:2])
-
-
-def test_a_consumer_that_is_behind_and_drops_its_batches(numbered):
-    """What was queued before a batch was dropped still reads it: its memory is ordered on the consumer's stream."""
-    stream = torch.cuda.Stream()
-    with DataLoader(numbered, 256, device="cuda", cache="vram") as loader:
-        for _ in loader:
-            pass
-        wait_until_kept(loader)
-        found = []
-        with torch.cuda.stream(stream):
-            for batch, _ in zip(loader, range(40), strict=False):
-                torch.cuda._sleep(5_000_000)
-                found.append(batch["x"].clone())
-                del batch
-        stream.synchronize()
-    for number, mine in enumerate(found):
-        rows = torch.arange(number * 256, number * 256 + 256, dtype=torch.int32)
-        assert torch.equal(mine.cpu(), rows[:, None].expand(-1, 1024))
-
-
-@pytest.mark.parametrize("shuffle", ["full", "block"])
+@pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_consumer_that_changes_its_stream(numbered, shuffle):
-    """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it."""
+    """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it.
+
+    What was queued before a batch was dropped still reads it: its memory is ordered on the consumer's stream.
+    """
     options = {"batch_size": 100, "shuffle": shuffle, "seed": 2}
     if shuffle == "block":
         options |= {"shuffle": BlockShuffle(block=64, window=900, lanes=4)}
@@ -197,14 +147,18 @@ def test_auto_fills_vram_and_then_the_page_cache(numbered):
         assert found == wanted, loader.cache
 
 
-@pytest.mark.parametrize("shuffle", [False, "block", "full"])
-def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
-    """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""
-    from gdsload.tools.bench.cache_state import drop, look
-
+@pytest.fixture
+def cold(numbered):
+    """The files of the numbered dataset, of which nothing is in the page cache."""
     names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
     if not drop(names).cold:
         pytest.skip("this file system keeps its pages")
+    return names
+
+
+@pytest.mark.parametrize("shuffle", [False, "block", "full"])
+def test_default_options_read_a_cold_dataset_once(numbered, cold, shuffle):
+    """Batches are right while shards are read in and registered, and no epoch after that reads from the drive."""
     expected = torch.arange(20_000, dtype=torch.int32)
     with DataLoader(numbered, 100, shuffle, device="cuda") as loader:
         deadline = time.monotonic() + 60
@@ -219,18 +173,13 @@ def test_default_options_read_a_cold_dataset_once(numbered, shuffle):
             if tier.shards == loader.cache.shards or time.monotonic() > deadline:
                 break
         assert (tier.shards, tier.trouble) == (loader.cache.shards, "")
-        assert look(names).hot
+        assert look(cold).hot
         assert "bounce-direct" not in loader.backend.bytes_by_path
         assert loader.backend.answer.startswith("mapped: every byte")
 
 
 @pytest.mark.parametrize(("options", "kept"), [({"cache": "none"}, 0), ({"memory": Memory(registered="45MiB")}, 2)])
-def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept):
-    from gdsload.tools.bench.cache_state import drop, look
-
-    names = [str(path) for path in sorted(numbered.glob("*.safetensors"))]
-    if not drop(names).cold:
-        pytest.skip("this file system keeps its pages")
+def test_what_is_not_kept_is_read_around_the_page_cache(numbered, cold, options, kept):
     with DataLoader(numbered, 300, "full", device="cuda", **options) as loader:
         deadline = time.monotonic() + 20
         list(loader)
@@ -239,17 +188,14 @@ def test_what_is_not_kept_is_read_around_the_page_cache(numbered, options, kept)
         assert loader.cache.tiers["pagecache"].shards == kept, loader.cache
         assert loader.backend.bytes_by_path["bounce-direct"] > 0
     if not kept:  # looks at what is not kept bring some of it in
-        assert look(names).share <= 0.3
+        assert look(cold).share <= 0.3
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_two_devices_in_one_process(numbered):
     """Both on their default streams, which CUDA gives one handle."""
-    expected = torch.arange(20_000, dtype=torch.int32)
     for index in (0, 1, 0):
         with DataLoader(numbered, 300, "full", device=f"cuda:{index}", cache="vram") as loader:
             list(loader)
             wait_until_kept(loader)
-            seen = torch.cat([batch["x"][:, 0] for batch in loader])
-            assert seen.device.index == index
-            assert torch.equal(seen.sort().values.cpu(), expected)
+            assert {batch["x"].device.index for batch in check_each_once(loader)} == {index}

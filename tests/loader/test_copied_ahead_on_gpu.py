@@ -10,10 +10,10 @@ from gdsload import DataLoader, Memory, PerSample
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import DecodeImage
+from tests.on_gpu import check_as_on_cpu, numbered_rows, used_late
 from tests.pools import own_threads
 
 pytestmark = pytest.mark.cuda
-CYCLES = 20_000_000  # about 10 ms
 
 
 def halved(sample):
@@ -22,11 +22,9 @@ def halved(sample):
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_samples_that_were_transformed(varied, device, shuffle, ahead):
+def test_samples_that_were_transformed(varied, shuffle, ahead):
     options = {"sample_transform": PerSample(halved, workers=3), "ahead": ahead, "with_index": True}
-    given = varied, 17, shuffle
-    with DataLoader(*given, device=device, **options) as ours, DataLoader(*given, device="cpu", **options) as theirs:
-        assert list(map(fingerprint, ours)) == list(map(fingerprint, theirs))
+    check_as_on_cpu(varied, {}, batch_size=17, shuffle=shuffle, **options)
 
 
 @pytest.mark.parametrize("cache", ["none", "ram"])
@@ -61,17 +59,12 @@ def test_what_is_copied_is_pinned_and_not_from_the_consumers_thread_alone(number
 
 @pytest.mark.parametrize("own", [False, True])
 def test_samples_on_the_device_may_be_dropped_while_they_are_used(numbered, own):
-    found, stream = [], torch.cuda.Stream() if own else torch.cuda.current_stream()
+    stream = torch.cuda.Stream() if own else torch.cuda.current_stream()
     options = {"sample_transform": PerSample(dict, workers=2), "memory": Memory(prefetch="2MiB")}
     with DataLoader(numbered, 128, device="cuda", **options) as loader, torch.cuda.stream(stream):
-        for batch, _ in zip(loader, range(30), strict=False):
-            torch.cuda._sleep(CYCLES)
-            found.append(batch["x"].clone())
-            del batch
-        torch.cuda.synchronize()
+        found = used_late(loader, lambda batch: batch["x"].clone())
     for step, rows in enumerate(found):
-        wanted = torch.arange(128 * step, 128 * step + 128, dtype=torch.int32)[:, None].expand(-1, 1024)
-        assert torch.equal(rows.cpu(), wanted)
+        assert torch.equal(rows.cpu(), numbered_rows(128 * step, 128 * step + 128))
 
 
 @pytest.mark.parametrize("way", [{"backend": "host"}, {"sample_transform": PerSample(itemgetter("image"), workers=2)}])

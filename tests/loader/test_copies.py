@@ -1,7 +1,6 @@
 """Loaders that travel: pickled, copied, spawned, forked."""
 
 import copy
-import os
 import pickle
 from itertools import islice
 
@@ -103,31 +102,21 @@ def test_a_subclass_keeps_its_own_attributes(plain):
         assert firsts(made) == firsts(loader)
 
 
-def in_a_fork(function):
-    """Whether a function returns something true in a process forked from this one."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            code = 0 if function() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def refused(loader):
-    with pytest.raises(LoaderClosedError, match="used in another process.*fork before the first batch"):
-        next(iter(loader))
-    return True
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_an_unused_loader_works_in_a_fork_and_in_its_parent(load, plain):
+def test_an_unused_loader_works_in_a_fork_and_in_its_parent(load, plain, ends_in_a_child):
     loader = load(plain, 64, True)
     loader.set_epoch(2)
     with load(plain, 64, True) as other:
         other.set_epoch(2)
         expected = firsts(other)
-    assert in_a_fork(lambda: firsts(loader) == expected)
-    assert firsts(loader) == expected
-    assert in_a_fork(lambda: refused(loader))
+
+    def same():
+        assert firsts(loader) == expected
+
+    def refused():
+        with pytest.raises(LoaderClosedError, match="used in another process.*fork before the first batch"):
+            next(iter(loader))
+
+    assert ends_in_a_child(same)
+    same()
+    assert ends_in_a_child(refused)

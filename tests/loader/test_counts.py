@@ -58,12 +58,15 @@ def test_what_is_held_and_moved(load, plain):
 
 def test_the_epochs_stats_are_since_it_began(load, plain):
     loader = load(plain, 10)
+    assert loader.epoch_stats.batches == 0
     for epoch in range(2):
-        list(loader)
+        for step, _ in enumerate(loader, 1):
+            assert loader.epoch_stats.batches == step
         found = loader.epoch_stats
         assert (found.epoch, found.batches, found.bytes_by_path) == (epoch, 100, {"host": 32_000})
-        assert 0 < found.begin_s <= found.late_s <= found.host_wait_s <= found.busy_s
-    assert loader.stats.epoch is None
+        assert 0 < found.begin_s <= found.late_s <= found.host_wait_s <= found.busy_s <= loader.stats.busy_s
+        assert loader.stats.batches == 100 * (epoch + 1)
+    assert (loader.stats.epoch, loader.stats.reads_ahead) == (None, found.reads_ahead)
     assert str(loader.stats).startswith("all epochs: 2 k samples, 64 kB in ")
 
 

@@ -44,6 +44,18 @@ def loader(path, options=RANDOM, batch_size=8, **given):
     return DataLoader(path, batch_size, decode={"image": options}, **{"device": "cpu", **given})
 
 
+def test_without_it_batches_samples_and_columns_have_the_bytes(path, images, shuffle):
+    dataset, seen = ShardDataset(path), []
+    with DataLoader(dataset, 7, shuffle, device="cpu") as batches:
+        for batch in batches:
+            assert batch["image"] == [images[label] for label in batch["label"].tolist()]
+            seen += batch["label"].tolist()
+    assert sorted(seen) == [*range(COUNT)]
+    assert [dataset[number]["image"] for number in range(COUNT)] == dataset.column("image") == images
+    assert dataset.lengths("image").tolist() == [*map(len, images)]
+    assert dataset.verify(deep=True).shards == len(dataset.shards)
+
+
 def by_label(batches):
     """Each sample's image, by its label."""
     return {

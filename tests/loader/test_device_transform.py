@@ -123,19 +123,25 @@ class TestCalls:
         wanted = numbers(loader)
         assert sorted(seen) == wanted
 
-    def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
+    @pytest.mark.parametrize(
+        ("hook", "names"),
+        [("device_transform", "gdsload"), ("collate_fn", "gdsload"), ("sample_transform", "gdsload-sample")],
+    )
+    def test_it_runs_ahead_of_the_consumer_without_gradients(self, load, plain, soon, hook, names):
+        """As other hooks do."""
         seen = []
 
-        def note(batch):
+        def note(given):
             time.sleep(0.002)
-            seen.append(threading.current_thread().name)
-            return batch
+            seen.append((threading.current_thread().name, torch.is_grad_enabled()))
+            return given
 
-        loader = load(plain, 10, device_transform=note)
+        loader = load(plain, 10, **{hook: note})
         _held = begin(loader)
         before = len(seen)
-        soon(lambda: len(seen) > before)
-        assert all(name.startswith("gdsload") for name in seen[before:])
+        soon(lambda: len(seen) > before + 10)
+        assert all(name.startswith(names) for name, _ in seen[before:])
+        assert {grad for _, grad in seen} == {False}
 
     @pytest.mark.parametrize("result", [None, "text", (torch.ones(2), {"a": [torch.ones(1)]})])
     def test_whatever_it_returns_is_handed_out(self, load, plain, result):

@@ -1,7 +1,5 @@
 """Transforms on the GPU: ahead of the consumer, ordered, and the same whatever way the bytes take."""
 
-import time
-
 import pytest
 import torch
 
@@ -9,10 +7,9 @@ from gdsload import DataLoader, Memory
 from gdsload.order import Purpose, derive_key
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 from gdsload.transforms import Cast, CenterCrop, ChannelsLast, Normalize, RandomCrop, RandomFlip
+from tests.on_gpu import CYCLES, WAYS, epoch_prints, numbered_rows, used_late, wait_until_kept
 
 pytestmark = pytest.mark.cuda
-WAYS = [{"backend": name} for name in ("auto", "bounce", "mapped", "host")] + [{"cache": "vram"}]
-CYCLES = 20_000_000  # about 10 ms
 
 
 def square(batch):
@@ -28,10 +25,7 @@ def settle(loader):
     tries = 3
     if loader.cache.asked == "vram":
         list(loader)
-        deadline = time.monotonic() + 20
-        while loader.cache.tiers["vram"].shards < loader.cache.shards:
-            assert time.monotonic() < deadline, loader.cache
-            time.sleep(0.01)
+        wait_until_kept(loader)
         tries = 1
     for _ in range(tries):
         list(loader)
@@ -55,8 +49,7 @@ def test_what_is_not_random_is_as_on_the_cpu(numbered, way):
         Cast("x", torch.float64),
     ]
     options = {"batch_size": 700, "shuffle": "full", "device_transform": transforms, "with_index": True}
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        expected = [[fingerprint(batch) for batch in loader] for _ in range(3)]
+    expected = epoch_prints(numbered, 3, device="cpu", **options)
     with DataLoader(numbered, device="cuda", **way, **options) as loader:
         first = [fingerprint(batch) for batch in loader]
         settle(loader)
@@ -81,11 +74,9 @@ def test_what_is_random_is_drawn_from_the_key_of_the_batch(numbered, way):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_resumes_at_every_step(numbered, way):
-    def make():
-        return settled(numbered, 4000, "full", device_transform=AUGMENT, **way)
-
-    assert_resumes_everywhere(make)
+@pytest.mark.parametrize("shuffle", ["full", "block"])
+def test_resumes_at_every_step(numbered, way, shuffle):
+    assert_resumes_everywhere(lambda: settled(numbered, 4000, shuffle, device_transform=AUGMENT, **way))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -95,15 +86,10 @@ def test_the_consumer_may_be_behind_and_drop_what_it_got(numbered, way):
     def nest(batch):
         return [(batch["x"].clone(),), {"twice": [batch["x"] * 2]}]
 
-    found = []
     with settled(numbered, 512, False, device_transform=nest, memory=Memory(prefetch="4MiB"), **way) as loader:
-        for batch, _ in zip(loader, range(30), strict=False):
-            torch.cuda._sleep(CYCLES)
-            found.append((batch[0][0].clone(), batch[1]["twice"][0].clone()))
-            del batch
-        torch.cuda.synchronize()
+        found = used_late(loader, lambda batch: (batch[0][0].clone(), batch[1]["twice"][0].clone()))
     for step, (once, twice) in enumerate(found):
-        rows = torch.arange(512 * step, 512 * step + 512, dtype=torch.int32)[:, None].expand(-1, 1024)
+        rows = numbered_rows(512 * step, 512 * step + 512)
         assert torch.equal(once.cpu(), rows)
         assert torch.equal(twice.cpu(), rows * 2)
 
@@ -119,38 +105,28 @@ def test_tensors_of_any_layout_may_be_dropped(numbered, layout):
             return torch.nested.nested_tensor(list(rows[::64]), layout=layout)
         return rows.to_sparse(layout=layout)
 
-    found = []
+    def dense(batch):
+        return torch.stack(batch.unbind()) if batch.is_nested else batch.to_dense()
+
     with DataLoader(numbered, 512, device="cuda", backend="bounce", device_transform=make) as loader:
-        for batch, _ in zip(loader, range(30), strict=False):
-            torch.cuda._sleep(CYCLES)
-            found.append(torch.stack(batch.unbind()) if batch.is_nested else batch.to_dense())
-            del batch
-        torch.cuda.synchronize()
+        found = used_late(loader, dense)
     for step, rows in enumerate(found):
-        expected = torch.arange(512 * step + 1, 512 * step + 513, dtype=torch.int32)[:, None].expand(-1, 16)
+        expected = numbered_rows(512 * step + 1, 512 * step + 513)[:, :16]
         assert torch.equal(rows.cpu(), expected[::64] if len(rows) == 8 else expected)
 
 
 def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatch):
     """The negative control of the test above: without the guard it must see wrong batches."""
     monkeypatch.setattr("gdsload.engine.gpu.device_queue.hand_over", lambda *_: 0)
-    wrong = 0
     options = {
         "backend": "bounce",
         "memory": Memory(prefetch="4MiB"),
         "device_transform": lambda batch: [batch["x"] * 2],
     }
-    found = []
     with DataLoader(numbered, 256, device="cuda", **options) as loader:
-        for batch, _ in zip(loader, range(40), strict=False):
-            torch.cuda._sleep(CYCLES)
-            found.append(batch[0].clone())
-            del batch
-        torch.cuda.synchronize()
-    for step, twice in enumerate(found):
-        rows = torch.arange(256 * step, 256 * step + 256, dtype=torch.int32)[:, None].expand(-1, 1024)
-        wrong += not torch.equal(twice.cpu(), rows * 2)
-    assert wrong
+        found = used_late(loader, lambda batch: batch[0].clone(), 40)
+    wanted = [numbered_rows(256 * step, 256 * step + 256) * 2 for step in range(40)]
+    assert not all(torch.equal(twice.cpu(), rows) for twice, rows in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -184,8 +160,8 @@ def test_it_sees_what_was_queued_before_the_epoch(numbered, backend):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("bad", [0, 1, 17])
-def test_an_error_comes_out_at_its_batch(numbered, way, bad):
+@pytest.mark.parametrize(("bad", "ahead"), [(0, True), (1, True), (17, True), (0, False), (17, False)])
+def test_an_error_comes_out_at_its_batch(numbered, way, bad, ahead):
     armed = []
 
     def fail(batch):
@@ -193,7 +169,7 @@ def test_an_error_comes_out_at_its_batch(numbered, way, bad):
             raise ZeroDivisionError("bad luck")
         return batch
 
-    with settled(numbered, 512, False, device_transform=fail, **way) as loader:
+    with settled(numbered, 512, False, device_transform=fail, ahead=ahead, **way) as loader:
         armed.append(1)
         iterator = iter(loader)
         for step in range(bad):
@@ -285,4 +261,4 @@ def test_buffers_hold_what_batches_are(numbered, way):
                 places.add((batch["x"].data_ptr(), batch["index"].data_ptr()))
     mine.synchronize()
     assert len(places) == 1
-    assert torch.equal(torch.cat(found).cpu(), torch.arange(20_000, dtype=torch.int32)[:, None].expand(-1, 1024))
+    assert torch.equal(torch.cat(found).cpu(), numbered_rows(0, 20_000))

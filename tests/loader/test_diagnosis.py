@@ -99,13 +99,6 @@ def probed(monkeypatch):
 
 
 @pytest.fixture
-def small_groups(monkeypatch):
-    """A group is a batch, so that there are many."""
-    for name in ("_LEAST_GROUP_BYTES", "_MOST_GROUP_BYTES", "_GROUP_BYTES_IN_ORDER"):
-        monkeypatch.setattr(f"gdsload.loader.budgets.{name}", 1)
-
-
-@pytest.fixture
 def kernel(monkeypatch, limit):
     """A kernel that says that the bytes are in the page cache; where the drive is the limit, one that does not say."""
     monkeypatch.setattr("gdsload.loader.life.bytes_from_drives", lambda: None if limit == "drive" else 0)

@@ -13,8 +13,7 @@ import gdsload
 from gdsload import OptionError, ShardDataset
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.page_cache import file_is_resident
-from gdsload.system.memory import memory_at
-from tests.drives import files_of, folder_of, make_drives
+from tests.drives import Meeting, files_of, folder_of, make_drives
 
 
 class Failing:
@@ -67,39 +66,8 @@ def over_two(tmp_path_factory):
     return folder / "d"
 
 
-class Meeting:
-    """Reads of two drives, each of which waits until the other drive has one under way, too."""
-
-    def __init__(self, patience_s):
-        self.patience_s, self.missed = patience_s, 0
-        self._begun = {"nvme0": threading.Event(), "nvme1": threading.Event()}
-
-    def read(self, fds, offsets, nbytes, addresses):
-        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3] for fd in fds.tolist()})
-        for fd, offset, count, address in zip(
-            *(one.tolist() for one in (fds, offsets, nbytes, addresses)), strict=True
-        ):
-            os.preadv(fd, [memory_at(address, count)], offset)
-        return nbytes
-
-    def read_one(self, fd, offset, into):
-        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3]})
-        return os.preadv(fd, [into], offset)
-
-    def _meet(self, drives):
-        assert len(drives) == 1  # a call that waits for two is as slow as the slower one
-        for name in drives:
-            self._begun[name].set()
-        for event in self._begun.values():
-            if not event.wait(self.patience_s):
-                self.missed += 1
-
-    def close(self):
-        pass
-
-
 def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shuffle):
-    meeting = Meeting(30.0)
+    meeting = Meeting()
 
     class OverTwo(ShardDataset):
         open_files = files_of(lambda: meeting, folder_of, cached=False)
@@ -129,11 +97,11 @@ class Lame(Meeting):
     """One drive does not answer until the test says so."""
 
     def __init__(self):
-        super().__init__(30.0)
+        super().__init__()
         self.answer, self.quick, self._lock = threading.Event(), 0, threading.Lock()
 
-    def _meet(self, drives):
-        if "nvme1" in drives:
+    def meet(self, drive):
+        if drive == "nvme1":
             assert self.answer.wait(30)
         else:
             with self._lock:

@@ -11,8 +11,8 @@ import gdsload
 from gdsload import DataLoader, ShardDataset
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.numa import node_of, processors_near
-from gdsload.testing import fingerprint
-from tests.drives import files_of, folder_of, make_drives
+from tests.drives import Meeting, files_of, folder_of, make_drives
+from tests.on_gpu import check_as_on_cpu
 
 pytestmark = pytest.mark.cuda
 
@@ -36,42 +36,12 @@ def over_two(tmp_path_factory):
     return folder / "d"
 
 
-def prints(dataset, **options):
-    with DataLoader(dataset, **options) as loader:
-        return [fingerprint(batch) for batch in loader]
-
-
 @pytest.mark.parametrize("backend", ["auto", "bounce", "mapped", "host"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(over_two, backend, shuffle):
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
-    expected = prints(over_two, device="cpu", **options)
-    assert prints(over_two, device="cuda", backend=backend, **options) == expected
-    assert prints(OverTwo(over_two), device="cuda", backend=backend, **options) == expected
-
-
-class Meeting(BulkReads):
-    """Reads of two drives, each of which waits until the other drive has one under way, too."""
-
-    def __init__(self):
-        super().__init__()
-        self.missed = 0
-        self._begun = {"nvme0": threading.Event(), "nvme1": threading.Event()}
-
-    def read(self, fds, offsets, nbytes, addresses):
-        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3] for fd in fds.tolist()})
-        return super().read(fds, offsets, nbytes, addresses)
-
-    def read_one(self, fd, offset, into):
-        self._meet({os.readlink(f"/proc/self/fd/{fd}").split("/")[-3]})
-        return super().read_one(fd, offset, into)
-
-    def _meet(self, drives):
-        assert len(drives) == 1
-        for name in drives:
-            self._begun[name].set()
-        for event in self._begun.values():
-            self.missed += not event.wait(20)
+    for dataset in (over_two, OverTwo(over_two)):
+        check_as_on_cpu(dataset, {"backend": backend}, **options)
 
 
 def test_bounce_has_reads_of_both_drives_under_way_at_the_same_time(over_two):

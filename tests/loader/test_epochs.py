@@ -147,14 +147,6 @@ def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
     assert backend.most_held_bytes <= (5 + 1 + 2) * 64 * 1024
 
 
-def test_blocks_of_a_window_are_read_once(load, plain, wrap):
-    made = wrap(RecordingBackend)
-    loader = load(plain, 10, gdsload.BlockShuffle(block=8, window=40, lanes=5), mmap=False)
-    assert len(list(loader)) == 100
-    assert sum(extents.total_bytes for extents in made[0].brought) == 1000 * 32
-    assert loader.backend.bytes_by_path == {"host": 32_000}
-
-
 LOOKS = {
     "no look": lambda loader: None,
     "a look": lambda loader: next(iter(loader)),

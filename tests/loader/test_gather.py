@@ -18,6 +18,8 @@ def test_as_read_batch_reads_them(rich, mmap):
     some = dataset.gather([3, 3, 1], fields=["label"], device="cpu")
     assert some.keys() == {"label"}
     assert some["label"].tolist() == [3, 3, 1]
+    with pytest.raises(SampleIndexError, match=f"sample {len(dataset)} does not exist"):
+        dataset.gather([len(dataset)], device="cpu")
 
 
 def test_from_several_threads(rich, in_thread):
@@ -32,12 +34,6 @@ def test_from_several_threads(rich, in_thread):
 
     for asking in [in_thread(ask, seed) for seed in range(4)]:
         asking.result(timeout=20)
-
-
-def test_refused(rich):
-    dataset = ShardDataset(rich)
-    with pytest.raises(SampleIndexError, match=f"sample {len(dataset)} does not exist"):
-        dataset.gather([len(dataset)], device="cpu")
 
 
 def test_a_failed_call_leaves_nothing_behind(own_plain):

@@ -156,9 +156,8 @@ class TestParts:
             assert len(taken(loader)) == wanted == loader.dataset.samples
 
 
-class TestRefused:
-    def test_blocks_of_one_sample(self, writers, tmp_path):
-        """Which would be a full shuffle: whether an argument is refused is no matter of the samples' size."""
-        large = writers[1](tmp_path / "large", 2, width=600_000)
-        with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
-            gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")
+def test_blocks_of_one_sample_are_refused_as_well(writers, tmp_path):
+    """They would be a full shuffle, but whether an argument is refused is no matter of the samples' size."""
+    large = writers[1](tmp_path / "large", 2, width=600_000)
+    with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
+        gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")

@@ -6,24 +6,24 @@ import torch
 import gdsload
 from gdsload import BackendUnavailableError, BudgetError, DataLoader
 from gdsload.engine.gpu.plain_tensors import tensors_of
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import assert_resumes_everywhere
+from tests.on_gpu import check_as_on_cpu, check_each_once, numbered_rows
 
 pytestmark = pytest.mark.cuda
 BACKENDS = ["auto", "bounce", "mapped", "host"]
 
 
-def prints(path, **options):
-    with DataLoader(path, **options) as loader:
-        return [fingerprint(batch) for batch in loader]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, "cufile", "kvikio"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_are_those_of_the_cpu(varied, backend, shuffle):
+def test_batches_are_those_of_the_cpu(varied, backend, shuffle, request):
+    if backend in ("cufile", "kvikio"):
+        request.getfixturevalue("cufile")
+        if backend == "kvikio":
+            pytest.importorskip("kvikio")
+        backend = gdsload.Gds(compat=True, engine=backend)
     for ragged in ("jagged", "offsets", "padded", "varlen"):
         options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": ragged, "with_index": True}
-        expected = prints(varied, device="cpu", **options)
-        assert prints(varied, device="cuda", backend=backend, **options) == expected
+        check_as_on_cpu(varied, {"backend": backend}, **options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -32,25 +32,7 @@ def test_padded_batches_are_those_of_the_cpu(varied, backend, shuffle):
     """Also in epochs that begin when the GPU reaches all shards, whose samples the host finds."""
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "tail": "pad", "with_real": True, "with_index": True}
     for rank in range(3):
-        world = {"ranks": (rank, 3)}
-        with (
-            DataLoader(varied, device="cpu", **options, **world) as wanted,
-            DataLoader(varied, device="cuda", backend=backend, **options, **world) as found,
-        ):
-            for _ in range(3):
-                assert [fingerprint(batch) for batch in found] == [fingerprint(batch) for batch in wanted]
-
-
-@pytest.mark.usefixtures("cufile")
-@pytest.mark.parametrize("engine", ["cufile", "kvikio"])
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_by_cufile_are_those_of_the_cpu(varied, engine, shuffle):
-    if engine == "kvikio":
-        pytest.importorskip("kvikio")
-    options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "with_index": True}
-    expected = prints(varied, device="cpu", **options)
-    found = prints(varied, device="cuda", backend=gdsload.Gds(compat=True, engine=engine), **options)
-    assert found == expected
+        check_as_on_cpu(varied, {"backend": backend}, 3, ranks=(rank, 3), **options)
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -58,11 +40,7 @@ def test_several_epochs(numbered, mmap):
     """In `auto`, shards become registered on the way, and mixed batches come out right."""
     with DataLoader(numbered, 512, "full", device="cuda", mmap=mmap) as loader:
         for _ in range(4):
-            seen = []
-            for batch in loader:
-                assert (batch["x"] == batch["x"][:, :1]).all()
-                seen.append(batch["x"][:, 0])
-            assert torch.equal(torch.cat(seen).sort().values.cpu(), torch.arange(20_000, dtype=torch.int32))
+            check_each_once(loader)
         moved = loader.backend.bytes_by_path
     assert sum(moved.values()) >= 4 * 20_000 * 4096
     assert set(moved) <= {"mapped", "bounce-direct", "bounce-buffered"}
@@ -132,7 +110,7 @@ def test_a_batch_outlives_its_loader(numbered, backend):
     loader.close()
     torch.cuda.synchronize()
     for number, batch in enumerate(batches):
-        assert torch.equal(batch["x"][:, 0].cpu(), torch.arange(number * 100, number * 100 + 100, dtype=torch.int32))
+        assert torch.equal(batch["x"].cpu(), numbered_rows(number * 100, number * 100 + 100))
 
 
 @pytest.mark.parametrize("backend", ["bounce", "host"])
@@ -172,9 +150,7 @@ def test_gds_by_name_means_dma(numbered, cufile):
         DataLoader(numbered, 100, device="cuda", backend="gds")
     with DataLoader(numbered, 1000, device="cuda", backend=gdsload.Gds(compat=True)) as loader:
         for number, batch in enumerate(loader):
-            assert torch.equal(
-                batch["x"][:, 3].cpu(), torch.arange(number * 1000, number * 1000 + 1000, dtype=torch.int32)
-            )
+            assert torch.equal(batch["x"].cpu(), numbered_rows(number * 1000, number * 1000 + 1000))
         moved = loader.backend.bytes_by_path
     assert set(moved) == {"cufile-posix"}
     assert moved["cufile-posix"] >= 20_000 * 4096

@@ -43,9 +43,7 @@ class TestTorchsKeywords:
         assert torchs - own - IGNORED.keys() == set()
 
     def test_those_without_a_meaning_here_give_one_warning_at_the_callers_line(self, plain):
-        with pytest.warns(
-            UserWarning, match="does not need in_order, multiprocessing_context, num_workers, .*timeout"
-        ) as caught:
+        with pytest.warns(UserWarning, match="does not need in_order, .*num_workers, .*timeout") as caught:
             loader = gdsload.DataLoader(plain, device="cpu", **IGNORED)
         assert len(caught) == 1
         assert caught[0].filename == __file__
@@ -107,23 +105,12 @@ class TestOrders:
 
     def test_windows_that_do_not_fit_the_arena_are_refused_with_both_numbers(self, load, plain):
         options = {"shuffle": gdsload.BlockShuffle(block=10, window=100, lanes=4), "mmap": False}
-        with pytest.raises(
-            BudgetError,
-            match=r"the arena is 9.766 KiB.* 4 lanes .* need 15.62 KiB.*Memory\(arena=16000\).*lanes \(here 4\).*window \(here 100",
-        ):
+        with pytest.raises(BudgetError, match=r"the arena is 9.766 KiB.* need 15.62 KiB.*Memory\(arena=16000\)"):
             load(plain, 10, memory=gdsload.Memory(arena=10_000), **options)
         assert len(list(load(plain, 10, memory=gdsload.Memory(arena=16_000), **options))) == 100
         assert len(list(load(plain, 10, memory=gdsload.Memory(arena=10_000), **{**options, "mmap": True}))) == 100
-
-    def test_a_window_longer_than_its_lane_is_no_larger_than_the_lane(self, load, plain):
-        loader = load(
-            plain,
-            10,
-            gdsload.BlockShuffle(block=10, window=10**9, lanes=4),
-            mmap=False,
-            memory=gdsload.Memory(arena=5 * 250 * 32),
-        )
-        assert len(list(loader)) == 100
+        longer = gdsload.BlockShuffle(block=10, window=10**9, lanes=4)  # than a lane, but no larger
+        assert len(list(load(plain, 10, longer, mmap=False, memory=gdsload.Memory(arena=5 * 250 * 32)))) == 100
 
 
 class TestFields:

@@ -6,7 +6,7 @@ import torch
 
 from gdsload import BlockShuffle, DataLoader, Field, Memory, ShardDataset, ShardWriter
 from gdsload.engine.gpu.device_queue import hand_over
-from tests.loader.taking import prints
+from tests.on_gpu import check_as_on_cpu
 
 pytestmark = pytest.mark.cuda
 
@@ -49,10 +49,7 @@ def packed(tmp_path_factory):
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: str(order["shuffle"]))
 def test_batches_are_those_of_the_cpu(packed, order, fields, backend, cache):
     options = {"batch_size": 130, "seed": 5, "with_index": True, "fields": fields, **order}
-    with DataLoader(packed, device="cpu", **options) as loader:
-        expected = [prints(loader) for _ in range(3)]
-    with DataLoader(packed, device="cuda", backend=backend, cache=cache, **options) as loader:
-        assert [prints(loader) for _ in range(3)] == expected
+    check_as_on_cpu(packed, {"backend": backend, "cache": cache}, 3, **options)
 
 
 def test_fields_of_one_memory_are_recorded_once(packed, monkeypatch):

@@ -111,10 +111,7 @@ class TestRefused:
         [
             (lambda x, _: {"x": [x, "text"]}, r"batch\['x'\]\[1\] is a str"),
             (lambda x, _: {"x": x.to_sparse()}, r"batch\['x'\] is a tensor of layout torch.sparse_coo"),
-            (
-                lambda x, step: x[:, : 3 + step],
-                r"batch is torch.int32 \(100, 4\) on cpu, which does not fit its buffer, .*100, 3",
-            ),
+            (lambda x, step: x[:, : 3 + step], r"batch is torch.int32 \(100, 4\) on cpu, .* its buffer, .*100, 3"),
             (lambda x, step: x.to(torch.int64) if step else x, r"batch is torch.int64 .* its buffer, torch.int32"),
             (lambda x, step: torch.cat([x] * (1 + step)), r"batch is torch.int32 \(200, 8\) .* buffer, .*100, 8"),
             (lambda x, step: x.sum() if step else x, r"batch is torch.int64 \(\)"),

@@ -248,15 +248,6 @@ class TestAtOnce:
         assert len(next(epoch)["x"]) == 8
         meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
-    def test_it_runs_ahead_of_the_consumer(self, load, plain, soon):
-        names = []
-        loader = load(
-            plain, 10, sample_transform=lambda sample: names.append(threading.current_thread().name) or sample
-        )
-        _held = begin(loader)
-        soon(lambda: len(names) >= 100)
-        assert all(name.startswith("gdsload-sample") for name in names)
-
     def test_what_it_makes_counts_as_ahead(self, load, plain):
         """A sample of 32 bytes becomes 100 KiB: with a budget of 1 MiB ten of them are ahead, and what is being made."""
         made = []
@@ -408,11 +399,7 @@ class TestOptions:
 def test_a_loader_says_which_way_bytes_go(plain):
     with gdsload.DataLoader(plain, 10, device="cpu", sample_transform=dict) as loader:
         assert "backend  host (asked for auto): samples are transformed and " in repr(loader)
-        for _ in range(2):
-            status = loader.backend
-            assert (status.asked, status.chosen) == ("auto", "host")
-            assert status.reason == "samples are transformed and batches are built in CPU memory"
-            next(iter(loader))
+        next(iter(loader))
         assert "\n  batches: samples are read, and gathered by processors\n" in str(loader.backend)
         assert set(loader.backend.bytes_by_path) == {"host"}
 

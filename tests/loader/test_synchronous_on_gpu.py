@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from gdsload import BlockShuffle, DataLoader, ShardWriter
-from gdsload.testing import fingerprint
+from tests.on_gpu import WAYS, epoch_prints
 
 pytestmark = pytest.mark.cuda
-WAYS = [{"backend": "auto"}, {"backend": "bounce"}, {"backend": "mapped"}, {"backend": "host"}, {"cache": "vram"}]
 
 
 @pytest.fixture(scope="session")
@@ -32,31 +31,9 @@ def test_batches_are_those_that_are_made_ahead(numbered, way, order):
     def plain(batch):
         return {**batch, "y": batch["x"] + 1}
 
-    with DataLoader(numbered, 64, device="cuda", device_transform=plain, **way, **order) as loader:
-        wanted = [[fingerprint(batch) for batch in loader] for _ in range(3)]
-    with DataLoader(numbered, 64, device="cuda", device_transform=transform, ahead=False, **way, **order) as loader:
-        assert [[fingerprint(batch) for batch in loader] for _ in range(3)] == wanted
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_an_epoch_goes_on_after_an_error_of_a_transform(numbered, way):
-    def fail(batch):
-        if int(batch["x"][0, 0]) in (0, 640, 2944):
-            raise ZeroDivisionError("bad luck")
-        return batch
-
-    for ahead in (True, False):
-        with DataLoader(numbered, 64, device="cuda", device_transform=fail, ahead=ahead, **way) as loader:
-            found, errors, batches = [], 0, iter(loader)
-            while True:
-                try:
-                    found.append(int(next(batches)["x"][0, 0]))
-                except ZeroDivisionError:
-                    errors += 1
-                except StopIteration:
-                    break
-        assert errors == 3
-        assert found == [first for first in range(0, 3000, 64) if first not in (0, 640, 2944)]
+    options = {"batch_size": 64, "device": "cuda", **way, **order}
+    wanted = epoch_prints(numbered, 3, device_transform=plain, **options)
+    assert epoch_prints(numbered, 3, device_transform=transform, ahead=False, **options) == wanted
 
 
 def test_samples_are_transformed_in_the_thread_that_asks(numbered):

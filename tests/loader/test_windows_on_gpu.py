@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torch.utils.data import Subset
 
-from gdsload import BlockShuffle, DataLoader, Memory, ShardWriter, Windows
-from gdsload.testing import fingerprint
+from gdsload import BlockShuffle, Memory, ShardWriter, Windows
+from tests.on_gpu import check_as_on_cpu
 
 pytestmark = pytest.mark.cuda
 
@@ -50,14 +50,8 @@ ORDERS = pytest.mark.parametrize(
 def test_batches_are_those_of_the_cpu(frames, backend, cache, order, shape):
     """Also of offsets for each field: rows by themselves, rows in one piece, and fields of one packed column."""
     windows = Windows(frames, **shape)
-    options = {"batch_size": 30, "with_index": True, **order}
-    with DataLoader(windows, device="cpu", **options) as loader:
-        wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]
-    with DataLoader(
-        windows, device="cuda", backend=backend, cache=cache, memory=Memory(prefetch="8MiB"), **options
-    ) as loader:
-        found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
-    assert found == wanted
+    way = {"backend": backend, "cache": cache, "memory": Memory(prefetch="8MiB")}
+    check_as_on_cpu(windows, way, 2, batch_size=30, with_index=True, **order)
 
 
 @pytest.fixture(scope="session")
@@ -77,8 +71,4 @@ def tokens(tmp_path_factory):
 def test_windows_of_tokens_from_any_place(tokens, backend, cache, order, shards, length):
     """One row each where they are in one shard; and where some cross shards, those of their tokens."""
     windows = Subset(Windows(tokens / shards, length), np.random.default_rng(1).permutation(28_000)[:500].tolist())
-    with DataLoader(windows, 16, device="cpu", **order) as loader:
-        wanted = [[fingerprint(batch) for batch in loader] for _ in range(2)]
-    with DataLoader(windows, 16, device="cuda", backend=backend, cache=cache, **order) as loader:
-        found = [[fingerprint(batch) for batch in loader] for _ in range(2)]
-    assert found == wanted
+    check_as_on_cpu(windows, {"backend": backend, "cache": cache}, 2, batch_size=16, **order)

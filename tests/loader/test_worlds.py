@@ -123,9 +123,7 @@ class TestAWorldThatChanges:
         loader = load(plain, 30, with_index=True)
         loader.load_state_dict(first.state_dict())
         join()
-        with pytest.raises(
-            StateError, match="global batch .* it was 30, here it is 90. With 3 ranks, pass `batch_size"
-        ):
+        with pytest.raises(StateError, match="it was 30, here it is 90. With 3 ranks, pass `batch_size"):
             next(iter(loader))
         loader.set_epoch(1)
         assert next(iter(loader))["index"].tolist() == list(range(30, 60))

@@ -16,14 +16,11 @@ from gdsload.order import (
     Schedule,
     SequentialOrder,
     make_order,
-    resolve,
 )
 from gdsload.order import blocks as blocks_module
 from gdsload.order.checks import MAX_SAMPLES
 from gdsload.order.hashing import MASK64, derive_key
 from tests.order.made import block_order as blocks
-
-FACTS = (10_000_000, 3072, 30_720_000_000)
 
 
 def mixed():
@@ -41,10 +38,7 @@ CALLS = [
     (lambda: blocks([1.5]), "run_lengths"),
     (lambda: blocks([2**70]), "run_lengths"),
     (lambda: blocks([MAX_SAMPLES, 1]), "number of samples is"),
-    (
-        lambda: blocks([100], 10, 20, 1).sorted_ids(0, [LaneRun(0, 10, 30)]),
-        r"positions \[10, 30\) are not within the 20 of window",
-    ),
+    (lambda: blocks([100], 10, 20, 1).sorted_ids(0, [LaneRun(0, 10, 30)]), r"\[10, 30\) are not within the 20 of"),
     (lambda: blocks([100], 10, 20, 1).runs_between(0, 80, 101), "lane 0"),
     *(
         (lambda order=order, places=places: order.lane_ids(0, *places), "positions .* are not within the")
@@ -86,10 +80,6 @@ CALLS = [
         (lambda name=name, given=given: make_order(OrderOptions(name, 0, 0, 1), [10], *given), message)
         for name in ("full", "sequential")
         for given, message in (((-1, 0), "seed is"), ((2**64, 0), "seed is"), ((0, -1), "epoch is"))
-    ),
-    *(
-        (lambda shuffle=shuffle: resolve(shuffle, *FACTS), 'Pass `shuffle="full"`, "block", True, False or a `gdsload')
-        for shuffle in ("sequential", "Full", 1, 0, None, "yes", 2.0)
     ),
     *(
         (lambda name=name, odd=odd: BlockShuffle(**{name: odd}), f"{name} is")

@@ -48,10 +48,7 @@ CALLS = [
     (lambda: DecodeImage(on_error="skip"), "on_error of DecodeImage is 'skip', none of 'raise', 'zeros'"),
     (lambda: DecodeImage(size=0), "size of DecodeImage is 0, which is no height and width"),
     (lambda: DecodeImage(size=(8,)), r"size of DecodeImage is \(8,\), neither a whole number nor height and width"),
-    (
-        lambda: DecodeImage(size=(8, 9), crop="center", resize=8),
-        r"resize of DecodeImage is 8, less than \(8, 9\), which is cut out",
-    ),
+    (lambda: DecodeImage(size=(8, 9), crop="center", resize=8), r"resize of DecodeImage is 8, less than \(8, 9\)"),
     (lambda: DecodeImage(scale=(0.5, 3.0)), "scale of .*, which goes beyond 1, all of an image"),
     (lambda: DecodeImage(scale=(0.5, 0.1)), "scale of .*, which is no range of positive numbers"),
     (lambda: DecodeImage(ratio=(0.0, 1.0)), "ratio of .*, which is no range of positive numbers"),
@@ -60,14 +57,8 @@ CALLS = [
     (lambda: DecodeImage(mean=(1, 2, 3)), "takes `mean` and `std` together"),
     (lambda: DecodeImage(mean=(1, 2), std=(1, 2)), "takes a `mean` and a `std` for each of 3 channels"),
     (lambda: DecodeImage(mean=(1, 2, 3), std=(1, 0, 1)), "no `std` is 0"),
-    (
-        lambda: DecodeImage(mean=(1, 2, 3), std=(1, 1, 1), dtype=torch.uint8),
-        "dtype of .* is torch.uint8, but normalized values are no whole numbers",
-    ),
-    (
-        lambda: DecodeImage(dtype=torch.int16),
-        "dtype of .* is torch.int16, neither uint8, float32, float16 nor bfloat16",
-    ),
+    (lambda: DecodeImage(mean=(1, 2, 3), std=(1, 1, 1), dtype=torch.uint8), "dtype of .* are no whole numbers"),
+    (lambda: DecodeImage(dtype=torch.int16), "dtype of .* is torch.int16, neither uint8, float32"),
     (lambda: DecodeImage(dtype="int64"), "dtype of .*, neither uint8, float32"),
     *((lambda dtype=dtype: DecodeImage(dtype=dtype or "none"), NO_TYPE) for dtype in NO_TYPES),
     (lambda: DecodeImage(max_pixels=0), "max_pixels of DecodeImage is 0, less than 1"),
@@ -76,14 +67,8 @@ CALLS = [
     (lambda: MixUp("x", "y", 3)(x(2, 3, y=torch.tensor([0, 3]))), "labels 0 to 3, and 3 classes"),
     (lambda: MixUp("x", "y", 3)(x(2, 3, dtype=torch.float8_e5m2)), "Put Normalize"),
     (lambda: MixUp("x", "y", 10)(x(2, 3, dtype=torch.uint8, y=torch.ones(2))), "Put Normalize"),
-    (
-        lambda: MixUp("x", "y")(x(2, 3, y=torch.zeros(2, dtype=torch.int64))),
-        "num_classes of MixUp is None, but labels are numbers of classes",
-    ),
-    (
-        lambda: MixUp("x", "z", 10)(x(2, 3, y=1)),
-        "label of MixUp is 'z', which is no tensor of the batch. Name the labels' field",
-    ),
+    (lambda: MixUp("x", "y")(x(2, 3, y=torch.zeros(2, dtype=torch.int64))), "num_classes of MixUp is None"),
+    (lambda: MixUp("x", "z", 10)(x(2, 3, y=1)), "label of MixUp is 'z', which is no tensor of the batch"),
     (lambda: MixUp("x", "x", 10)(x(2, 3, 6, 8, dtype=torch.float64)), "neither whole numbers"),
     (lambda: Normalize("x", 0.5, 1.0), "mean of .* is 0.5, which is no sequence of numbers"),
     (lambda: Normalize("x", [0.5, 0.5], [1.0, 1.0])(x(2, 3, 4, 4)), "the field has 3 channels"),
@@ -96,10 +81,7 @@ CALLS = [
     (lambda: RandomCrop("x", 4)(x(2, 3, 3, 9)), "4 x 4 cannot be cut out of 3 x 9"),
     (lambda: RandomCrop("x", 4)(x(9, 9)), "shape .9, 9., less than 3 dimensions"),
     (lambda: RandomFlip("x", 1.5), "p of RandomFlip is 1.5, which is no probability"),
-    (
-        lambda: RandomFlip("x", dims=(-1, 3))(x(2, 3, 4, 4)),
-        r"dims of RandomFlip is \(-1, 3\), twice the same dimension",
-    ),
+    (lambda: RandomFlip("x", dims=(-1, 3))(x(2, 3, 4, 4)), r"dims of RandomFlip is \(-1, 3\), twice"),
     *(
         (lambda dims=dims: RandomFlip("x", 1.0, dims)(x(4, 6)), "dims of RandomFlip is .*, not all in a sample")
         for dims in (0, -2, (1, 0), 2, -3)

@@ -23,6 +23,7 @@ from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table
+from tests.order.made import block_orders, schedules
 
 CPU = torch.device("cpu")
 LIMIT = 60
@@ -138,29 +139,13 @@ def block_order(samples=1000, block=30, window=50, lanes=4, key=2**63 + 7):
     return BlockOrder([samples - samples // 3, 0, samples // 3], block=block, window=window, lanes=lanes, key=key)
 
 
-@st.composite
-def epochs(draw):
-    order = BlockOrder(
-        draw(st.lists(st.integers(0, 200), min_size=1, max_size=5)),
-        block=draw(st.integers(1, 60)),
-        window=draw(st.one_of(st.integers(1, 5), st.integers(1, 150))),
-        lanes=draw(st.one_of(st.integers(1, 9), st.integers(1, 70))),
-        key=draw(st.integers(0, 2**64 - 1)),
-    )
-    world_size = draw(st.integers(1, 9))
-    schedule = Schedule(
-        order.samples,
-        draw(st.one_of(st.integers(1, 6), st.integers(1, 300))),
-        draw(st.integers(0, world_size - 1)),
-        world_size,
-        draw(st.sampled_from(["share", "drop"])),
-        order.lanes,
-    )
-    return order, schedule
+EPOCHS = block_orders(st.lists(st.integers(0, 200), min_size=1, max_size=5), lanes=70).flatmap(
+    lambda order: st.tuples(st.just(order), schedules(order.samples, order.lanes, ["share", "drop"], batches=300))
+)
 
 
 @settings(deadline=None, max_examples=40)
-@given(epochs(), st.data())
+@given(EPOCHS, st.data())
 @example((block_order(277 * 2, lanes=3), Schedule(277 * 2, 139, 1, 2, lanes=3)), None)
 def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch, data):
     order, schedule = epoch

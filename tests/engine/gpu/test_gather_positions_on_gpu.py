@@ -6,23 +6,16 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.engine.gpu import gather_positions
 from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, rows_in_shards
 from gdsload.engine.gpu.position_kernels import MOST_BATCHES
-from gdsload.engine.resident import ResidentGather
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
 from gdsload.system.driver import Driver
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import assert_resumes_everywhere
+from tests.engine.gpu.test_gather_positions import sort_rows
+from tests.on_gpu import check_as_on_cpu, epoch_prints
 
 pytestmark = pytest.mark.cuda
-
-
-def sort_rows(monkeypatch, row_bytes):
-    """Have rows of so many bytes fetched in the order of their addresses, however few they are."""
-    monkeypatch.setattr(gather_positions, "SORTED_ROW_BYTES", row_bytes)
-    monkeypatch.setattr(gather_positions, "SORTED_FIELD_BYTES", 0)
-    monkeypatch.setattr(gather_positions, "SORTED_ROWS", 0)
 
 
 def shards_of(device, samples, row_bytes, shards, random):
@@ -148,28 +141,12 @@ def plain(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """The steps that were gathered by positions, and not only tried."""
-    found = []
-    real = ResidentGather.gather
-    monkeypatch.setattr(
-        ResidentGather, "gather", lambda self, steps, samples=None: (real(self, steps, samples), found.extend(steps))[0]
-    )
-    return found
-
-
 BLOCKS = {"shuffle": BlockShuffle(block=40, window=300, lanes=5)}
-
-
-def prints(dataset, epochs=2, **options):
-    with DataLoader(dataset, **options) as loader:
-        return [fingerprint(batch) for _ in range(epochs) for batch in loader]
 
 
 @pytest.mark.parametrize("select", ["all", "subset", "concat"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
+def test_batches_are_those_of_the_cpu(plain, gathered, shuffle, select):
     dataset = ShardDataset(plain)
     if select == "subset":
         dataset = Subset(dataset, np.random.default_rng(5).integers(0, 3000, 1111).tolist())
@@ -183,13 +160,13 @@ def test_batches_are_those_of_the_cpu(plain, made, shuffle, select):
             }  # fmt: skip
             if shuffle == "block":
                 options |= BLOCKS | {"with_index": False}
-            expected = prints(dataset, device="cpu", **options)
-            made.clear()
-            assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+            expected = epoch_prints(dataset, 2, device="cpu", **options)
+            gathered.clear()
+            assert epoch_prints(dataset, 2, device="cuda", backend="mapped", **options) == expected
             # The first group finds out which shards are needed; then nothing is planned any more. A rank that takes few
             # blocks may never need some of them, and then has none registered that it does not need.
-            assert made or (shuffle == "block" and world > 1)
-            assert shuffle == "block" or len(made) >= len(expected) // 2 - 1
+            assert gathered or (shuffle == "block" and world > 1)
+            assert shuffle == "block" or sum(len(steps) for steps, _ in gathered) >= len(expected[0]) - 1
 
 
 @pytest.fixture(scope="session")
@@ -205,7 +182,7 @@ def long(tmp_path_factory):
 @pytest.mark.parametrize("fields", [None, ["x"]])
 @pytest.mark.parametrize("select", ["all", "subset"])
 @pytest.mark.parametrize("shuffle", ["full", "block"])
-def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, shuffle, select, fields):
+def test_long_rows_are_copied_and_are_those_of_the_cpu(long, gathered, monkeypatch, shuffle, select, fields):
     """One of the two fields by the copy engine, and the other one by a kernel; or the one alone, without any kernel."""
     queued = []
     real = Driver.copy_many
@@ -214,23 +191,22 @@ def test_long_rows_are_copied_and_are_those_of_the_cpu(long, made, monkeypatch, 
     if select == "subset":
         dataset = Subset(dataset, np.random.default_rng(5).integers(0, 300, 111).tolist())
     options = {"batch_size": 32, "shuffle": shuffle, "seed": 9, "with_index": shuffle == "full", "fields": fields}
-    expected = prints(dataset, device="cpu", **options)
-    assert prints(dataset, device="cuda", backend="mapped", **options) == expected
+    check_as_on_cpu(dataset, {"backend": "mapped"}, 2, **options)
     assert any(queued) == copies_scattered_runs()
     assert all(queued)
-    assert made
+    assert gathered
 
 
 @pytest.mark.parametrize("options", [{"shuffle": "full"}, BLOCKS])
-def test_resumes_at_every_step(plain, made, options):
+def test_resumes_at_every_step(plain, gathered, options):
     assert_resumes_everywhere(lambda: DataLoader(plain, 200, device="cuda", backend="mapped", **options))
-    assert made
+    assert gathered
 
 
 @pytest.mark.parametrize(
     "where", [{"backend": "mapped"}, {"backend": "auto"}, {"cache": "pagecache"}, {"cache": "vram"}]
 )
-def test_blocks_while_shards_come_within_reach(numbered, made, where):
+def test_blocks_while_shards_come_within_reach(numbered, gathered, where):
     """Windows that were being read are left where they are, and nothing comes twice or out of turn."""
     options = {"batch_size": 300, "shuffle": BlockShuffle(block=64, window=900, lanes=4), "seed": 4}
     with DataLoader(numbered, device="cpu", **options) as loader:
@@ -240,4 +216,4 @@ def test_blocks_while_shards_come_within_reach(numbered, made, where):
             found = [batch["x"] for batch in loader]
             assert all((one == one[:, :1]).all() for one in found)
             assert torch.equal(torch.cat([one[:, 0] for one in found]).cpu(), torch.cat(wanted))
-    assert made or where != {"backend": "mapped"}  # elsewhere they come when they come
+    assert gathered or where != {"backend": "mapped"}  # elsewhere they come when they come

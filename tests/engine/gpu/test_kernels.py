@@ -1,7 +1,6 @@
 """Compiling and launching kernels, with stand-ins of cupy, of CUDA's driver, and of two GPUs."""
 
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -98,7 +97,7 @@ def test_without_a_driver_nothing_can_be_launched(machine, monkeypatch):
     assert machine.launched == []
 
 
-def test_what_is_prepared_is_made_once_and_one_thing_at_a_time():
+def test_what_is_prepared_is_made_once_and_one_thing_at_a_time(soon):
     made, gate, over = [], threading.Event(), threading.Event()
     kernels.prepare("a test's first", lambda: (gate.wait(10), made.append(1)))
     kernels.prepare("a test's second", lambda: 1 // 0)  # an error is for the code that needs it
@@ -108,9 +107,7 @@ def test_what_is_prepared_is_made_once_and_one_thing_at_a_time():
     assert not made
     gate.set()
     assert over.wait(10)
-    deadline = time.monotonic() + 10
-    while not all(map(kernels.prepared, ("a test's first", "a test's second"))) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    soon(lambda: all(map(kernels.prepared, ("a test's first", "a test's second"))))
     assert sorted(made) == [1, 2]
 
 

@@ -199,9 +199,7 @@ class TestResume:
             state = loader.state_dict()
         for other in (lambda epoch: drawn(epoch + 1), lambda epoch: drawn(epoch).flip(0), lambda _: torch.arange(150)):
             with load_of(other) as loader:
-                with pytest.raises(
-                    StateError, match="does not give the indices again .* for epoch 0 .*seeded with the"
-                ):
+                with pytest.raises(StateError, match="does not give the indices again .* for epoch 0 .*seeded"):
                     loader.load_state_dict(state)
                 assert loader.step == 0
                 loader.load_state_dict(between)
