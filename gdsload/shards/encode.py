@@ -265,7 +265,13 @@ def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
     if isinstance(value, list | tuple) and not value:
         return EncodedField(np.zeros((0, field.row_bytes), np.uint8), None)
     if isinstance(value, tuple) and field.shape:
-        raise _tuple_of_a_fixed_field(name, field)
+        # Of two samples or of values and offsets: both may have a sample's shape, and offsets would be stored as one.
+        raise SchemaError(
+            f"it is a tuple, as values and offsets of a ragged field are, but all samples have shape {_shown(field)}",
+            field=name,
+            remedy="Pass samples as one array, or as a list: list(...). If their first dimension varies, the field is "
+            f"ragged: {as_ragged(name, field)}.",
+        )
     if isinstance(value, list | tuple) and is_array(value[0]):
         parts = [_sample_field(name, field, item).data for item in value]
         return EncodedField(np.concatenate(parts), None)
@@ -274,16 +280,6 @@ def _batch_field(name: str, field: Field, value: Any) -> EncodedField:
         raise SchemaError("a batch needs one value for each sample, but this is a single number", field=name)
     _check_shape(name, field, data.shape[1:-1])
     return EncodedField(data.reshape(data.shape[0], field.row_bytes), None)
-
-
-def _tuple_of_a_fixed_field(name: str, field: Field) -> SchemaError:
-    """Of two samples or of values and offsets: both may have a sample's shape, and offsets would be stored as one."""
-    return SchemaError(
-        f"it is a tuple, as values and offsets of a ragged field are, but all samples have shape {_shown(field)}",
-        field=name,
-        remedy="Pass samples as one array, or as a list: list(...). If their first dimension varies, the field is "
-        f"ragged: {as_ragged(name, field)}.",
-    )
 
 
 def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:

@@ -140,15 +140,12 @@ class Reads:
 
     def places(self, begins: IntArray) -> IntArray:
         """The place of each wanted extent, if the reads begin at these places."""
-        found = self._of_each(begins - self.extents.offset)
+        found = np.empty(len(self.order), np.int64)
+        found[self.order] = (begins - self.extents.offset).repeat(self.counts)
+        if self.runs is not None:
+            found = found.repeat(self.runs)
         found += self.offset
         return found
-
-    def _of_each(self, values: IntArray) -> IntArray:
-        """For each wanted extent the value of the read that covers it."""
-        found = np.empty(len(self.order), np.int64)
-        found[self.order] = values.repeat(self.counts)
-        return found if self.runs is None else found.repeat(self.runs)
 
 
 def coalesce(

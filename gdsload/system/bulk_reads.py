@@ -60,14 +60,11 @@ class _Wanted(NamedTuple):
 
 
 class BulkReads:
-    """Reads parts of files into memory, many by one call. Its methods may be called from several threads at once.
+    """Reads parts of files into memory, many by one call. Its methods may be called from several threads at once."""
 
-    With `one_by_one` it makes a call for each read after all, as where the system refuses anything else.
-    """
-
-    def __init__(self, *, one_by_one: bool = False) -> None:
+    def __init__(self) -> None:
         self._idle: deque[Context] = deque()
-        self._one_by_one = one_by_one or _NUMBERS is None
+        self._one_by_one = _NUMBERS is None
 
     def read(self, fds: IntArray, offsets: IntArray, nbytes: IntArray, addresses: IntArray) -> IntArray:
         """Make reads of open descriptors and wait for all of them; arrays of one length.

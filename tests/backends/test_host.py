@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gdsload import FileChangedError, ReadError
 from gdsload.backends.host import HostBackend
@@ -18,7 +16,7 @@ from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
+from tests.backends.extents import SIZES, bytes_of, extents_of, files_in
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 
@@ -33,14 +31,6 @@ def compare(backend, contents, found):
     landing.count()
     landing.release()
     assert sum(size for _, _, size in found) == backend.bytes_by_path()["host"] - before
-
-
-@settings(derandomize=True, deadline=None, max_examples=40)
-@given(some_extents(), st.booleans())
-def test_any_extents_are_what_a_plain_read_gives(folder, contents, found, mapped):
-    backend = backend_of(folder, mapped=mapped)
-    compare(backend, contents, within([len(raw) for raw in contents], found))
-    backend.close()
 
 
 # --- cold and hot ---

@@ -3,13 +3,11 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from gdsload import ShardDataset
 from tests.shards.small_dataset import sample_of, write_small
 from tests.syncing import no_sync  # noqa: F401 - a fixture
 
@@ -77,9 +75,3 @@ def forked():
             os.waitpid(child, 0)
         except (ProcessLookupError, ChildProcessError):
             pass
-
-
-@pytest.fixture
-def shard_paths():
-    """The shard files of a dataset, in order."""
-    return lambda path: [Path(shard.file) for shard in ShardDataset(path).shards]

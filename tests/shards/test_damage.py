@@ -83,9 +83,10 @@ def test_dataset_overwritten_while_in_use(small, write_small):
 # --- damage on disk that no check of the file's times can notice ---
 
 
-def test_refused_shard_is_refused_again(small, shard_paths):
+def test_refused_shard_is_refused_again(small):
     """An error leaves nothing half open; and the other shards can be read."""
-    flip(shard_paths(small)[1], 100)
+    dataset = ShardDataset(small)
+    flip(dataset.shards[1].file, 100)
     dataset = ShardDataset(small)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import FormatError, OptionError, ShardDataset, UnfinishedDatasetError
+from gdsload import FormatError, OptionError, ShardDataset
 from gdsload.shards.values import torch_dtypes
 from gdsload.tools.bench import make_plan
 
@@ -132,17 +132,6 @@ def test_file_that_is_no_safetensors_file(tmp_path, content):
         with pytest.raises(FormatError, match="cannot be read as one dataset") as caught:
             ShardDataset(path)
         assert [str(tmp_path / "a.safetensors")] == [problem.file for problem in caught.value.problems]
-
-
-# --- shards of gdsload's own ---
-
-
-def test_own_shards_among_others_are_refused(small, tmp_path, shard_paths):
-    (tmp_path / "mixed").mkdir()
-    os.link(shard_paths(small)[0], tmp_path / "mixed/b.safetensors")
-    safetensors.torch.save_file({"x": torch.zeros(4, 3)}, tmp_path / "mixed/a.safetensors")
-    with pytest.raises(UnfinishedDatasetError, match="holds 1 gdsload shards, but no index.json"):
-        ShardDataset(tmp_path / "mixed")
 
 
 def test_link_to_a_plain_file_is_followed(tmp_path):

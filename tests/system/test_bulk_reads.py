@@ -21,7 +21,7 @@ ROOM = 4096
 class Opened:
     """Files, a way to read them, and what it says."""
 
-    def __init__(self, folder, flags=0, **options):
+    def __init__(self, folder, flags=0):
         rng = np.random.default_rng(1)
         self.contents = [rng.integers(0, 256, size, np.uint8).tobytes() for size in SIZES]
         self.fds = []
@@ -29,7 +29,7 @@ class Opened:
             path = folder / str(number)
             path.write_bytes(content)
             self.fds.append(os.open(path, os.O_RDONLY | flags))
-        self.reads = BulkReads(**options)
+        self.reads = BulkReads()
 
     def holds(self, wanted):
         """Read (file, offset, bytes): exactly those bytes come, and no others of the memory are touched."""
@@ -51,8 +51,10 @@ class Opened:
 
 
 @pytest.fixture(params=[False, True], ids=["many at once", "one by one"])
-def opened(request, tmp_path):
-    with closing(Opened(tmp_path, one_by_one=request.param)) as found:
+def opened(request, tmp_path, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(bulk_reads, "_NUMBERS", None)
+    with closing(Opened(tmp_path)) as found:
         yield found
 
 

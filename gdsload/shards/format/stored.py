@@ -83,10 +83,6 @@ class StoredSchema:
         found = {name: [one for one in self.places.get(name, (name,)) if one in wanted] for name in self.columns}
         return {name: inside for name, inside in found.items() if inside}
 
-    def fields_of(self, column: str) -> list[str]:
-        """The fields in a column."""
-        return list(self.places.get(column, (column,)))
-
 
 def _row(schema: Mapping[str, Field], names: Iterable[str]) -> tuple[dict[str, int], int]:
     """The offset of each field in a row, and the bytes of a row: as a C compiler lays out a struct.

@@ -195,7 +195,8 @@ def _verify_tensor(opened: OpenShard, entry: TensorEntry, found: _Found, meter: 
     packed = PackedRows(opened, entry) if entry.name in stored.places else None
     for offset, piece in opened.pieces(entry.begin, entry.end):
         if padding:
-            found.damage += _wrong_padding(opened.path, offset, piece)
+            if len(wrong := np.flatnonzero(np.frombuffer(piece, np.uint8))):
+                found.damage.append(Problem("padding is not zero", opened.path, offset + int(wrong[0])))
         elif sums:
             found.damage += opened.damage(entry, offset, piece)
             found.checked += len(piece)
@@ -216,12 +217,6 @@ def _look_into(opened: OpenShard, entry: TensorEntry, inside: FieldBytes, found:
     nan, infinite = not_finite(inside.data, inside.dtype)
     found.nan[inside.name] += nan
     found.infinite[inside.name] += infinite
-
-
-def _wrong_padding(path: str, offset: int, piece: memoryview) -> Iterator[Problem]:
-    wrong = np.flatnonzero(np.frombuffer(piece, np.uint8))
-    if len(wrong):
-        yield Problem("padding is not zero", path, offset + int(wrong[0]))
 
 
 def _wrong_offsets(opened: OpenShard, name: str, begin: int) -> Iterator[Problem]:

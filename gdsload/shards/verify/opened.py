@@ -67,7 +67,8 @@ class OpenShard:
     def problem(self, message: str, entry: TensorEntry, offset: int, nbytes: int, field: str | None = None) -> Problem:
         """The problem of bytes of a tensor: of one of its fields, or of all that are in it."""
         low, high = self._samples_at(entry, offset - entry.begin, nbytes)
-        inside = self.shard.stored.fields_of(entry.name.removeprefix(OFFSETS_PREFIX))
+        column = entry.name.removeprefix(OFFSETS_PREFIX)
+        inside = self.shard.stored.places.get(column, (column,))
         return Problem(
             message, self.path, offset, field or ", ".join(inside), (self.first + low, self.first + high), nbytes
         )
