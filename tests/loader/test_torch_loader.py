@@ -60,7 +60,9 @@ def test_samples_of_workers_are_whole_tensors(dense):
     assert not sample["x"].requires_grad
 
 
-def test_a_child_that_is_forked_while_a_thread_opens_the_dataset_reads_it(dense, monkeypatch, ends_in_a_child):
+def test_a_child_that_is_forked_while_a_thread_opens_the_dataset_reads_it(
+    dense, monkeypatch, in_thread, ends_in_a_child
+):
     """A lock that the thread held would be copied as it is: the fork waits for it."""
     inside, out, opened = threading.Event(), threading.Event(), dataset_module.SampleReader
 
@@ -72,9 +74,8 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_dataset_reads_it(dense,
     dataset = ShardDataset(dense.path)
     with monkeypatch.context() as patch:
         patch.setattr(dataset_module, "SampleReader", slow)
-        reading = threading.Thread(target=dataset.__getitem__, args=[0])
-        reading.start()
+        reading = in_thread(dataset.__getitem__, 0)
         assert inside.wait(20)
     threading.Timer(0.2, out.set).start()
     assert ends_in_a_child(lambda: dataset[1]["n"].item() == 1 or os._exit(2))
-    reading.join(20)
+    reading.result(timeout=20)

@@ -12,10 +12,10 @@ from tests.loader.samplers.test_samplers import RollsOver
 
 
 @pytest.fixture
-def beginning(monkeypatch):
-    """Has a thread ask an iterator for batches, held where files are opened: gives what lets it go on, and its batches.
+def beginning(monkeypatch, in_thread):
+    """Has a thread ask an iterator for batches, held where files are opened: gives what lets it go on and gives them.
 
-    ``go_on, found = beginning(iterator, 3)``
+    ``go_on = beginning(iterator, 3)``, later ``batches = go_on()``
     """
     inside, out, real, consumers = threading.Event(), threading.Event(), life_module.open_resources, []
 
@@ -25,31 +25,28 @@ def beginning(monkeypatch):
         return real(*given)
 
     def begin(iterator, batches):
-        found = []
-        consumer = threading.Thread(target=lambda: found.extend(itertools.islice(iterator, batches)))
+        consumer = in_thread(lambda: list(itertools.islice(iterator, batches)))
         consumers.append(consumer)
-        consumer.start()
         assert inside.wait(20)
 
         def go_on():
             out.set()
-            consumer.join(20)
+            return consumer.result(timeout=20)
 
-        return go_on, found
+        return go_on
 
     monkeypatch.setattr(life_module, "open_resources", slow)
     yield begin
     out.set()
     for consumer in consumers:
-        consumer.join(20)
+        consumer.exception(timeout=20)
 
 
 def test_an_iterator_that_is_closed_meanwhile_gives_no_batch(load, plain, beginning, threads):
     iterator = iter(load(plain, 10, memory=Memory(prefetch=1)))
-    go_on, found = beginning(iterator, 1)
+    go_on = beginning(iterator, 1)
     iterator.close()
-    go_on()
-    assert (found, list(iterator), threads()) == ([], [], [])
+    assert (go_on(), list(iterator), threads()) == ([], [], [])
 
 
 def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thread):
@@ -57,7 +54,7 @@ def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thr
     loader = load(plain, 10, sampler=RollsOver(), memory=Memory(prefetch=1))
     state = loader.state_dict()
     iterator = iter(loader)
-    go_on, _ = beginning(iterator, 1)
+    go_on = beginning(iterator, 1)
     loading = in_thread(loader.load_state_dict, state)
     time.sleep(0.05)  # until it waits
     go_on()
@@ -70,7 +67,6 @@ def test_what_begins_ends_where_a_state_is_loaded(load, plain, beginning, in_thr
 def test_a_child_that_is_forked_meanwhile_waits_for_nobody(load, plain, beginning, asked, ends_in_a_child):
     loader = load(plain, 10)
     given = {"set_epoch": [3], "load_state_dict": [loader.state_dict()]}.get(asked, [])
-    go_on, found = beginning(iter(loader), 2)
+    go_on = beginning(iter(loader), 2)
     assert ends_in_a_child(lambda: getattr(loader, asked)(*given))
-    go_on()
-    assert len(found) == 2
+    assert len(go_on()) == 2

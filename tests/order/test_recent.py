@@ -15,19 +15,13 @@ def test_keeps_the_values_used_last():
     assert made == [1, 2, 3, 2]
 
 
-def test_threads_that_miss_together_get_one_value():
+def test_threads_that_miss_together_get_one_value(in_thread):
     recent = Recent(1)
     both_missed = threading.Barrier(2, timeout=10)
-    got = []
 
     def make(_):
         both_missed.wait()
         return object()
 
-    threads = [threading.Thread(target=lambda: got.append(recent.get("key", make))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(got) == 2
-    assert got[0] is got[1]
+    first, second = [in_thread(recent.get, "key", make) for _ in range(2)]
+    assert first.result(timeout=20) is second.result(timeout=20)

@@ -210,7 +210,7 @@ def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
     assert [found() is None for found in alive] == [True, True, False]
 
 
-def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
+def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch, in_thread):
     """What is waited for may be for another thread to queue, which hands batches over as well."""
     give, inside, go_on = queue("cpu").throttle, threading.Event(), threading.Event()
 
@@ -220,13 +220,11 @@ def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch):
             assert go_on.wait(20)
 
     monkeypatch.setattr(Event, "synchronize", wait)
-    thread = threading.Thread(target=lambda: [give(Stream(7), BATCH) for _ in range(40)])
-    thread.start()
+    giving = in_thread(lambda: [give(Stream(7), BATCH) for _ in range(40)])
     assert inside.wait(20)
     give(Stream(7), BATCH)
     go_on.set()
-    thread.join(20)
-    assert not thread.is_alive()
+    giving.result(timeout=20)
 
 
 def test_lengths_of_a_batch_that_are_changed_in_place_concern_no_others_gradients():

@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -183,7 +182,7 @@ def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbour
 def test_pieces_of_threads_that_share_a_stream(gather, source):
     """What one thread has uploaded stays its own until its kernel is queued."""
     array, address, _ = source
-    stream, wrong = torch.cuda.Stream(), []
+    stream = torch.cuda.Stream()
 
     def work(seed):
         random = np.random.default_rng(seed)
@@ -194,15 +193,10 @@ def test_pieces_of_threads_that_share_a_stream(gather, source):
                 out = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cuda")
                 gather.pieces(address + offsets, lengths, 1, [out], [300])
                 found = out.cpu().numpy()
-            if not np.array_equal(found, cut(array, offsets, lengths)):
-                wrong.append(seed)
+            assert np.array_equal(found, cut(array, offsets, lengths))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 @pytest.mark.parametrize("kernel", [True, False])
