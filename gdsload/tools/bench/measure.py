@@ -16,10 +16,10 @@ from gdsload.system.units import format_bytes
 from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, SEED, BenchPlan, conditions, describe, machine, versions
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
-from gdsload.tools.bench.check import Digest, check_row
+from gdsload.tools.bench.check import check_row
 from gdsload.tools.bench.facts import State, limit_of
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
-from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, sample_bytes, synchronise
+from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size_of, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import LEAST_BATCHES, LateSamples, Warm, run_turn, settle
 
@@ -105,12 +105,11 @@ class _Bench:
         self.of = sum(len(some) for rows in states for some in rounds(rows, plan.turns))
         for row in every:
             self._stack.callback(row.close)
-        digests: dict[int, Digest] = {}
         for row in every:
             known = {checked["row"] for checked in record["verified"]}
             if row.name not in known and not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
-                record["verified"].append(check_row(row, plan, digests))
+                record["verified"].append(check_row(row, plan))
         for row in every:
             if row.maps:  # pages that a loader has registered stay in the page cache
                 row.close()
@@ -279,7 +278,7 @@ def _epochs(plan: BenchPlan, most_s: float) -> Iterator[dict[str, float]]:
                     if not first_s:
                         synchronise(plan.device)
                         first_s = time.perf_counter() - started
-                    nbytes += sample_bytes(batch)
+                    nbytes += size_of(batch)[1]
                     if time.perf_counter() - begun > most_s:
                         return
             synchronise(plan.device)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gdsload.tools.bench.rows import LoaderRow, Row
+from gdsload.tools.bench.rows import Row
 from gdsload.tools.bench.turns import LEAST_BATCHES, spread
 
 _FROM_DRIVE_SHARE = 0.9
@@ -41,16 +42,13 @@ def summary(
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
         warnings.insert(0, f"too short: a turn had {least} batch{'es' * (least != 1)}, and {LEAST_BATCHES} are needed")
-    paths: dict[str, int] = {}
-    for turn in turns:
-        for path, count in turn["bytes_by_path"].items():
-            paths[path] = paths.get(path, 0) + count
+    paths = sum((Counter[str](turn["bytes_by_path"]) for turn in turns), Counter())
     return {
         "name": row.name,
         "kind": row.kind,
         "detail": row.detail,
         "asked": row.asked,
-        "backend": row.backend if isinstance(row, LoaderRow) else None,
+        "backend": row.backend,
         "reason": row.reason,
         "gb_per_s": rate,
         "samples_per_s": sum(turn["samples"] for turn in turns) / seconds if seconds else 0.0,
@@ -61,7 +59,7 @@ def summary(
         "drive_share": from_drive,
         "share_of_limit": share,
         "warning": "; ".join(warnings),
-        "bytes_by_path": paths,
+        "bytes_by_path": dict(paths),
         "turns": turns,
     }
 

@@ -154,7 +154,7 @@ def swapped(batch):
 WRONG = {
     "altered": lambda batches: map(altered, batches),
     "swapped": lambda batches: map(swapped, batches),
-    "one less": lambda batches: [{name: [1, 2] for name in batches[0]}, *batches[1:]],
+    "one less": lambda batches: [{name: ["one", "two"] for name in batches[0]}, *batches[1:]],
     "the first twice": lambda batches: [dict(batches[0]), *batches],
 }
 

@@ -83,18 +83,17 @@ def plans(bench_data):
     return {s: make_plan(bench_data, device="cpu", seconds=s, turns=1, batch_size=1) for s in (1, 2, 20)}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
-    late=st.integers(0, 2), ahead=st.integers(0, 60), group=st.integers(1, 20), cold=st.booleans(),
-    batches=st.sampled_from([1000, 100_000]),
+    late=st.integers(0, 2), ahead=st.integers(0, 60), group=st.integers(1, 20), epochs=st.sampled_from(["hot", "cold", "short"]),
 )  # fmt: skip
-def test_short_turns_and_long_ones_agree(plans, clock, late, ahead, group, cold, batches):
-    row = (plans[2], clock, batches, late, ahead, group)
-    prepare = (lambda epoch: lambda: False) if cold else None
-    short, long = (pace_of(Paced(plans[seconds], *row[1:]), plans[seconds], prepare) for seconds in (2, 20))
-    assert short == pytest.approx(long, rel=0.06)
-    if cold or batches > 1000:  # else epochs begin again, with their late batches, within the turn
-        assert long == pytest.approx(1, rel=0.06)
+def test_short_turns_and_long_ones_agree(plans, clock, late, ahead, group, epochs):
+    """Short epochs are cold: hot ones follow one another, so a long turn has beginnings that a short one has not."""
+    row = (clock, 1000 if epochs == "short" else 100_000, late, ahead, group)
+    prepare = None if epochs == "hot" else lambda epoch: lambda: False
+    short, long = (pace_of(Paced(plans[seconds], *row), plans[seconds], prepare) for seconds in (2, 20))
+    assert short == pytest.approx(long, rel=0.04)
+    assert long == pytest.approx(1, rel=0.04)
 
 
 def test_without_a_ramp_they_would_not(plans, clock, monkeypatch):
