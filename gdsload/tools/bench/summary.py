@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gdsload.tools.bench.bench_plan import LEAST_BATCHES
 from gdsload.tools.bench.rows import Row
-from gdsload.tools.bench.turns import LEAST_BATCHES, spread
+from gdsload.tools.bench.turns import spread
 
 _FROM_DRIVE_SHARE = 0.9
 """Share of the bytes below which the drive's speed limits a row no more."""

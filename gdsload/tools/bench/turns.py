@@ -23,8 +23,6 @@ from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import resident_share
 from gdsload.tools.bench.rows import LoaderRow, Row, endless, size_of, synchronise
 
-LEAST_BATCHES = 20
-"""Batches of a turn below which chance weighs more than the row."""
 _LEAST_PART_S = 0.25
 _LOOK_S = 0.1
 _UNDER_WAY = 2

@@ -13,8 +13,8 @@ import gdsload
 from gdsload.errors import BackendUnavailableError, DiskFullError, OptionError, ReadError
 from gdsload.loader.loader import DataLoader
 from gdsload.system.drive_rate import DriveRate
+from gdsload.tools.bench import bench_plan, made, make_dataset, make_plan, plan_text, rows, run_bench
 from gdsload.tools.bench import cache_state as cache
-from gdsload.tools.bench import made, make_dataset, make_plan, plan_text, rows, run_bench
 from gdsload.tools.bench import measure as run
 from tests.tools.bench.conftest import written
 
@@ -57,7 +57,7 @@ def tmpfs(planned):
 
 def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, planned):
     plan = planned(written(tmpfs), turns=1)
-    if run.describe(plan)["file_system"] != "tmpfs":
+    if bench_plan.describe(plan)["file_system"] != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     record = run_bench(plan)
     assert record["cold"]["state"].startswith("not cold: ")
@@ -110,8 +110,8 @@ def test_who_cannot_see_pages_is_not_believed(planned, monkeypatch, module, name
 
 
 def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(planned, monkeypatch):
-    real, more = run.describe, {"fits_memory": False, "memory_bytes": 1000}
-    monkeypatch.setattr(run, "describe", lambda plan: real(plan) | more)
+    real, more = bench_plan.describe, {"fits_memory": False, "memory_bytes": 1000}
+    monkeypatch.setattr(bench_plan, "describe", lambda plan: real(plan) | more)
     plan = planned(turns=1, cold=False)
     assert "1000 B of memory are available" in run_bench(plan)["hot"]["state"]
     more["file_system"] = "tmpfs"

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsload.tools.bench import bench_plan, cache_state, make_plan, turns
+from gdsload.tools.bench.bench_plan import LEAST_BATCHES
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.measure import rounds
 from gdsload.tools.bench.rows import LoaderRow, Row
-from gdsload.tools.bench.summary import LEAST_BATCHES, noise_of, summary
+from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import LateSamples, Usage, run_turn
 
 BATCH = {"x": torch.zeros(1000, 10, dtype=torch.uint8)}
@@ -151,7 +152,7 @@ def test_a_plan_comes_true_where_preparing_takes_longer_than_measuring(bench_dat
 
     plan = make_plan(bench_data, device="cpu", batch_size=1)
     on_gpu = replace(plan, device=torch.device("cuda"), backends=("auto", "gds", "bounce", "mapped"))
-    plan = replace(bench_plan._timed(on_gpu, None), device=torch.device("cpu"))
+    plan = replace(bench_plan._timed(on_gpu), device=torch.device("cpu"))
     whole_s = 0.0
     for row, rows, before in ((Slow, (3, 3), prepare), (Paced, (4, 2), None)):
         some = [LoaderRow(plan, "host")] * rows[0] + [Row(plan, "", "")] * rows[1]
