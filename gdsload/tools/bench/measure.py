@@ -15,7 +15,7 @@ from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, LEAST_BATCHES, BenchPl
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
 from gdsload.tools.bench.check import check_row
-from gdsload.tools.bench.facts import State, limit_of
+from gdsload.tools.bench.facts import Facts, State
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size_of, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
@@ -243,7 +243,7 @@ class _Bench:
         limits["noise"] = {"cold": None, "hot": None}
         for name, taken in self._taken.items():
             if (state := self.record[name]) is not None:
-                limit, cold = limit_of(limits, name), name == "cold"
+                limit, cold = Facts(self.record).ceiling(name), name == "cold"
                 state["rows"] = [summary(row, turns, limit, cold=cold) for row, turns in taken.items() if turns]
                 limits["noise"][name] = noise_of(state["rows"])
         return self.record

@@ -80,17 +80,14 @@ class Usage(NamedTuple):
 
 
 class _Part:
-    """Batches that are counted from now on until `end`, and what that took."""
+    """Batches that are counted from now on until `end`."""
 
     def __init__(self, row: Row) -> None:
         self._row, self._events = row, deque[Any]()
         self._begun = self._now = self._finished()
         self._used, self._paths = Usage.now(), row.paths()
+        self._samples = self._nbytes = 0
         self.between: list[float] = []
-        self.samples = self.nbytes = 0
-        self.seconds = self.cpu_s = 0.0
-        self.drive_bytes: int | None = None
-        self.paths: Counter[str] = Counter()
 
     @property
     def lasted_s(self) -> float:
@@ -109,17 +106,23 @@ class _Part:
         before, self._now = self._now, time.perf_counter()
         self.between.append(self._now - before)
         samples, nbytes = size_of(batch)
-        self.samples += samples
-        self.nbytes += nbytes
+        self._samples += samples
+        self._nbytes += nbytes
         return nbytes
 
-    def end(self) -> None:
-        """Wait for the last batches, and count what they all took."""
-        self.seconds, used = self._finished() - self._begun, Usage.now()
-        self.cpu_s = used.cpu_s - self._used.cpu_s
-        if used.drive_bytes is not None and self._used.drive_bytes is not None:
-            self.drive_bytes = max(used.drive_bytes - self._used.drive_bytes, 0)
-        self.paths.update(_difference(self._row.paths(), self._paths))
+    def end(self) -> dict[str, Any]:
+        """Wait for the last batches; returns what was counted."""
+        seconds, used = self._finished() - self._begun, Usage.now()
+        known = used.drive_bytes is not None and self._used.drive_bytes is not None
+        return {
+            "seconds": seconds,
+            "batches": len(self.between),
+            "samples": self._samples,
+            "bytes": self._nbytes,
+            "cpu_s": used.cpu_s - self._used.cpu_s,
+            "drive_bytes": max((used.drive_bytes or 0) - (self._used.drive_bytes or 0), 0) if known else None,
+            "bytes_by_path": _difference(self._row.paths(), self._paths),
+        }
 
     def _finished(self) -> float:
         """The time when all batches are on the device; nothing waits for what is read ahead."""
@@ -163,7 +166,9 @@ class Ramp:
         return moved - self._handed
 
 
-def _measured(row: Row, plan: BenchPlan, batches: Iterator[Batch], warm: Warm | None, seconds: float) -> _Part:
+def _measured(
+    row: Row, plan: BenchPlan, batches: Iterator[Batch], warm: Warm | None, seconds: float
+) -> tuple[dict[str, Any], list[float]]:
     """Take batches for so many seconds after a ramp, or until the page cache is warm or there are none."""
     first, ramp = _Part(row), Ramp(row, plan, cold=warm is not None)
     for batch in batches:
@@ -187,8 +192,7 @@ def _measured(row: Row, plan: BenchPlan, batches: Iterator[Batch], warm: Warm | 
                 break
     if not part.lasted_s:
         part = first  # the epoch has ended within its ramp, which is then all that there is to be measured
-    part.end()
-    return part
+    return part.end(), part.between
 
 
 def run_turn(
@@ -209,7 +213,7 @@ def run_turn(
     Returns:
         The turn, for the record, and the seconds between its batches.
     """
-    parts: list[_Part] = []
+    parts, between = list[dict[str, Any]](), list[float]()
     left_s, until = plan.turn_s, time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)
     for part in count():
         epoch, warm = 1 + number + plan.turns * part, None
@@ -220,29 +224,29 @@ def run_turn(
         row.open()
         every = row.epoch(epoch) if prepare is not None else endless(row, epoch)
         with closing(cast("Any", every)) as batches:
-            parts.append(_measured(row, plan, batches, warm, left_s))
-        left_s -= parts[-1].seconds
+            found, times = _measured(row, plan, batches, warm, left_s)
+        parts.append(found)
+        between += times
+        left_s -= found["seconds"]
         row.rest()
         if prepare is None or left_s <= 0 or time.monotonic() > until:
             break
-    return _record(number, parts), [seconds for part in parts for seconds in part.between]
+    turn = totals(parts)
+    rate = turn["bytes"] / turn["seconds"] / 1e9 if turn["seconds"] else 0.0
+    return {"turn": number, "gb_per_s": rate, "parts": len(parts), **turn}, between
 
 
-def _record(number: int, parts: Sequence[_Part]) -> dict[str, Any]:
-    seconds, nbytes = sum(part.seconds for part in parts), sum(part.nbytes for part in parts)
-    from_drive = [part.drive_bytes for part in parts]
-    return {
-        "turn": number,
-        "gb_per_s": nbytes / seconds / 1e9 if seconds else 0.0,
-        "seconds": seconds,
-        "batches": sum(len(part.between) for part in parts),
-        "samples": sum(part.samples for part in parts),
-        "bytes": nbytes,
-        "parts": len(parts),
-        "cpu_s": sum(part.cpu_s for part in parts),
-        "drive_bytes": None if None in from_drive else sum(filter(None, from_drive)),
-        "bytes_by_path": dict(sum((part.paths for part in parts), Counter())),
+def totals(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The sums of what was counted in parts of a turn, or in turns."""
+    found: dict[str, Any] = {
+        name: sum(one[name] for one in counts) for name in ("seconds", "batches", "samples", "bytes", "cpu_s")
     }
+    from_drive = [one["drive_bytes"] for one in counts]
+    found["drive_bytes"] = None if None in from_drive else sum(from_drive)
+    paths: Counter[str] = Counter()
+    for one in counts:
+        paths.update(one["bytes_by_path"])
+    return found | {"bytes_by_path": dict(paths)}
 
 
 def settle(row: Row, plan: BenchPlan, most_s: float) -> None:

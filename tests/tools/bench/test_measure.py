@@ -132,7 +132,7 @@ def test_hot_is_refused_where_the_page_cache_takes_too_long_to_fill(planned, dro
 def test_of_many_pages_some_are_looked_at(planned, drops, monkeypatch):
     plan = planned()
     monkeypatch.setattr(cache, "_MOST_PAGES", 128)
-    monkeypatch.setattr(cache, "_RUN_PAGES", 2)
+    monkeypatch.setattr(cache, "_DRAWN_PAGES", 128)
     assert cache.look(plan.files) == cache.Residency(128, 0)
     assert cache.fill(plan.files[:1]).hot
     assert 0 < cache.look(plan.files).share < 1

@@ -152,6 +152,15 @@ def test_the_keys_that_programs_read():
     assert verdict(made_record(NO_DRIVE, {"limits": {"link": None}}))["limit"] is None
 
 
+def test_the_next_commands_can_be_pasted():
+    options = {"conditions": {"options": {"--shuffle": "block", "--backends": "gds"}}}
+    found = verdict(made_record({"dataset": {"path": "/data/a b"}, "cold": table(COLD["rows"][0])}, options))
+    assert found["next"] == [
+        f"gdsload bench '/data/a b' --shuffle block --backends {rest}"
+        for rest in ("auto,gds,bounce", "gds --step-ms MS", "gds --commands")
+    ]
+
+
 def test_why_and_when_it_would_be_otherwise():
     found = verdict(made_record())
     assert found["why"] == (
