@@ -62,14 +62,6 @@ def test_rows_that_were_left_out_are_named():
         assert "kvikio was not measured: it is not installed" in text
 
 
-def test_bars_are_shares_of_the_limit():
-    text = render_text(judged(), 140)
-    bars = {line.split()[0]: line.count("█") for line in text.splitlines() if "█" in line}
-    assert bars["gds"] in (5, 23)  # 97 % and 21 % of 24; the later line counts
-    assert bars["mapped"] == 22
-    assert bars["bounce"] == 19
-
-
 def test_what_was_measured_until_it_was_stopped():
     record = judged(
         {"stopped": "by Ctrl-C after 4 of 20 turns", "hot": table(state="hot"), "cold": COLD | {"checked": ""}}
@@ -146,7 +138,7 @@ def test_the_commands_read_as_the_batches_do(shards, shuffle, read_bytes):
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        (figure(11.6), "11.6"), (figure(0.3), "0.30"), (figure(0.00401), "0.0040"), (figure(347.4), "347"), (figure(0), "0"),
+        (figure(11.6), "11.6"), (figure(0.00401), "0.0040"), (figure(347.4), "347"), (figure(0), "0"),
         (figure(None), "–"), (figure(float("nan")), "–"), (figure(9.96), "10.0"), (figure(99.96), "100"), (percent(0.013), "1.3 %"), (percent(0.97), "97 %"),
         (percent(None), "–"), (gain_text(0.65), "+65 %"), (gain_text(-0.12), "-12 %"), (gain_text(1.6), "2.6 times"),
         (thousands(77_012), "77 000"), (thousands(12.4), "12"), (thousands(None), "–"),
