@@ -18,6 +18,7 @@ from benchmarks.clips import Clips
 from benchmarks.contenders.torch_loader import RowBatches, as_is
 from benchmarks.published.figures import DLRM, UNET3D, WINDOWS, Published
 from benchmarks.workloads import SEED
+from gdsload.engine.gpu.plain_tensors import each_tensor
 
 __all__ = ["PATTERNS", "Epochs", "Pattern", "files_of"]
 
@@ -67,15 +68,7 @@ class _OnDevice:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
-            yield _moved(batch, self._device)
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, dict):
-        return {name: _moved(value, device) for name, value in batch.items()}
-    if isinstance(batch, list):
-        return [_moved(value, device) for value in batch]
-    return batch.to(device, non_blocking=True)
+            yield each_tensor(batch, lambda one: one.to(self._device, non_blocking=True))
 
 
 def _torch(dataset: Any, batch: int | None, device: torch.device, workers: int, **options: Any) -> Epochs:

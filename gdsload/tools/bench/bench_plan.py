@@ -302,7 +302,7 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
     if plan.batches < LEAST_BATCHES:
         notes.insert(
             0,
-            f"an epoch has fewer than {LEAST_BATCHES} batches, so its begin and its end weigh on all rates: measure a "
+            f"an epoch has fewer than {LEAST_BATCHES} batches, so its start and end weigh on all rates: measure a "
             "generated dataset, --make 8GiB DIR, or pass a smaller --batch-size",
         )
     return {

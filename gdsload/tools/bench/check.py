@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +37,7 @@ def check_row(row: Row, plan: BenchPlan) -> dict[str, Any]:
     each = max(_SAMPLES_OF_A_BATCH, -(-most // plan.batches))
     random = np.random.default_rng(_SEED)
     compared, until = 0, float("inf")
-    row.open()
-    with closing(cast("Any", row.epoch(0))) as batches:
+    with closing(row.epoch(0)) as batches:
         for ids in plan.ids(0):
             batch: Any = next(batches, None)
             count = 0 if batch is None else size_of(batch)[0]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.probe.mounts import IN_MEMORY
@@ -253,10 +253,9 @@ def _epochs(plan: BenchPlan, most_s: float) -> Iterator[dict[str, float]]:
     """The first epochs of a new loader, as long as they take no more than so many seconds in all."""
     begun = time.perf_counter()
     with closing(LoaderRow(plan, "auto")) as row:
-        row.open()
         for number in range(_EPOCHS):
             started, first_s, nbytes = time.perf_counter(), 0.0, 0
-            with closing(cast("Any", row.epoch(number))) as batches:
+            with closing(row.epoch(number)) as batches:
                 for batch in batches:
                     if not first_s:
                         synchronise(plan.device)

@@ -6,7 +6,7 @@ import importlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import count
 from multiprocessing import forkserver, resource_tracker
@@ -34,7 +34,7 @@ _KVIKIO_AHEAD = 4
 
 
 class Row:
-    """A row. It is opened before its first epoch, and may be closed and opened again.
+    """A row. One that maps the shards opens them at its first use, and again at the first use after `close`.
 
     Attributes:
         name: what it is called.
@@ -55,10 +55,7 @@ class Row:
         self.backend: str | None = None
         self.reason = ""
 
-    def open(self) -> None:
-        """Open what epochs need; nothing is done if it is open."""
-
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         """The batches of an epoch, on the device or on their way there on its current stream."""
         raise NotImplementedError
 
@@ -88,20 +85,18 @@ class LoaderRow(Row):
         self._options = {"backend": backend, **(options or {})}
         self._loader: DataLoader | None = None
 
-    def open(self) -> None:
+    @property
+    def loader(self) -> DataLoader:
+        """The loader. No shard is mapped before the first batch."""
         if self._loader is None:
             plan = self.plan
             # Pairs (values, offsets), and not nested tensors, which cannot be pinned everywhere.
             self._loader = DataLoader(
                 plan.path, plan.batch_size, plan.shuffle, device=plan.device, ragged="offsets", **self._options
             )
+        return self._loader
 
-    @property
-    def loader(self) -> DataLoader:
-        """The loader; it must be open."""
-        return cast("DataLoader", self._loader)
-
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         self.loader.set_epoch(number)
         with closing(cast("Epoch", iter(self.loader))) as batches:
             try:
@@ -142,7 +137,7 @@ class ReadRow(Row):
         super().__init__(plan, name, f"one thread, a preadv for each run of neighbours{then}")
         self.rows = StoredRows(plan.path)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         for ids in self.plan.ids(number):
             yield _copied(self.rows.batch(ids), self.plan.device)
 
@@ -168,7 +163,7 @@ class KvikioRow(Row):
         self._rows = StoredRows(plan.path)
         self._files: dict[int, Any] = {}
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         under_way: list[tuple[list[Column], torch.Tensor, list[Any]]] = []
         try:
             for ids in self.plan.ids(number):
@@ -248,7 +243,7 @@ class TorchRow(Row):
         )
         self._running: Iterator[Any] = iter(())
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         self.rest()
         self._ids.epoch, self._ids.over = number, False
         self._running = iter(self._loader)
@@ -308,10 +303,9 @@ def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> 
     """The names of the paths of a backend, cold and hot; None if it cannot be used."""
     row = LoaderRow(plan, name)
     try:
-        row.open()
         until, parts = time.monotonic() + _PROBE_S, [str(name)]
         may_change = name == "auto" and plan.device.type == "cuda" and dma_is_possible()[0]
-        with closing(cast("Any", endless(row, 0))) as batches:
+        with closing(endless(row, 0)) as batches:
             for _ in batches:
                 parts = row.loader.backend.chosen.split("+")
                 if not may_change or parts[-1] == "gds" or time.monotonic() > until:
@@ -328,7 +322,7 @@ def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> 
         row.close()
 
 
-def endless(row: Row, epoch: int) -> Iterator[Batch]:
+def endless(row: Row, epoch: int) -> Generator[Batch, None, None]:
     """The batches of a row's epochs, one after the other."""
     for number in count(epoch):
         yield from row.epoch(number)

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -138,10 +138,10 @@ class Ramp:
     """The beginning of a part: until as much was handed out as had been read ahead when the row found its pace."""
 
     def __init__(self, row: Row, plan: BenchPlan, *, cold: bool) -> None:
-        self._row, self._plan, self._begun = row, plan, time.perf_counter()
+        self._row, self._plan = row, plan
         self._most = max(plan.batches // 4, 1) if cold else None
         self._moved, self._read = sum(row.paths().values()), Usage.now().drive_bytes if cold else None
-        self._depth = row.depth()
+        self._depth, self._begun = row.depth(), time.perf_counter()  # once the row is open
         self.count = self._handed = self._since = 0
 
     def over(self, nbytes: int) -> bool:
@@ -170,7 +170,7 @@ def _measured(
     row: Row, plan: BenchPlan, batches: Iterator[Batch], warm: Warm | None, seconds: float
 ) -> tuple[dict[str, Any], list[float]]:
     """Take batches for so many seconds after a ramp, or until the page cache is warm or there are none."""
-    first, ramp = _Part(row), Ramp(row, plan, cold=warm is not None)
+    ramp, first = Ramp(row, plan, cold=warm is not None), _Part(row)
     for batch in batches:
         if ramp.over(first.take(batch)):
             break
@@ -198,7 +198,7 @@ def _measured(
 def run_turn(
     row: Row, plan: BenchPlan, number: int, prepare: Callable[[int], Warm] | None = None
 ) -> tuple[dict[str, Any], list[float]]:
-    """A turn of a row that is open.
+    """A turn of a row.
 
     Without `prepare`, epochs follow one another. With it, a turn has parts, each of one epoch at most: it is called
     before each, with the number of the epoch, and has the page cache cold, for which rows that map files are closed
@@ -221,9 +221,8 @@ def run_turn(
             if row.maps:
                 row.close()
             warm = prepare(epoch)
-        row.open()
         every = row.epoch(epoch) if prepare is not None else endless(row, epoch)
-        with closing(cast("Any", every)) as batches:
+        with closing(every) as batches:
             found, times = _measured(row, plan, batches, warm, left_s)
         parts.append(found)
         between += times
@@ -251,11 +250,10 @@ def totals(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def settle(row: Row, plan: BenchPlan, most_s: float) -> None:
     """Run epochs until bytes take the same paths as before: registering shards takes a while. Nothing is measured."""
-    row.open()
     before: object = None
     started = looked = time.monotonic()
     for number in count():
-        with closing(cast("Any", row.epoch(number))) as batches:
+        with closing(row.epoch(number)) as batches:
             for _ in batches:
                 if (now := time.monotonic()) - started > most_s:
                     row.rest()

@@ -140,24 +140,18 @@ def test_a_part_ends_where_the_page_cache_is_warm(plans, clock, monkeypatch):
 def test_a_plan_comes_true_where_preparing_takes_longer_than_measuring(bench_data, clock):
     """A GPU, and a drive that gives 100 batches a second."""
 
-    class Slow(Paced):
-        maps = True
-
-        def open(self):
-            clock.now += 0.5
-
     def prepare(epoch):
-        clock.now += 0.25
+        clock.now += 0.75
         return lambda: False
 
     plan = make_plan(bench_data, device="cpu", batch_size=1)
     on_gpu = replace(plan, device=torch.device("cuda"), backends=("auto", "gds", "bounce", "mapped"))
     plan = replace(bench_plan._timed(on_gpu), device=torch.device("cpu"))
     whole_s = 0.0
-    for row, rows, before in ((Slow, (3, 3), prepare), (Paced, (4, 2), None)):
+    for rows, before in (((3, 3), prepare), ((4, 2), None)):
         some = [LoaderRow(plan, "host")] * rows[0] + [Row(plan, "", "")] * rows[1]
         begun = clock.now
-        turn, _ = run_turn(row(plan, clock), plan if before else plan.of_hot_turns(), 0, before)
+        turn, _ = run_turn(Paced(plan, clock), plan if before else plan.of_hot_turns(), 0, before)
         whole_s += (clock.now - begun) * sum(map(len, rounds(some, plan.turns)))
         assert turn["batches"] >= (2 * LEAST_BATCHES if before else 15)
     assert 0.5 * plan.budget_s < whole_s < 0.66 * plan.budget_s
