@@ -16,7 +16,6 @@ import torch
 import gdsload
 from benchmarks.clips import Clips
 from benchmarks.contenders.torch_loader import RowBatches, as_is
-from benchmarks.published.figures import DLRM, UNET3D, WINDOWS, Published
 from benchmarks.workloads import SEED
 from gdsload.engine.gpu.plain_tensors import each_tensor
 
@@ -36,7 +35,6 @@ class Pattern:
 
     Attributes:
         name: its key in the record.
-        published: the table of others beside it.
         batch: samples of a batch.
         compute_s: seconds of computation a step; None: there is none.
         states: how the files are: ``"hot"``, ``"cold"`` or both.
@@ -46,7 +44,6 @@ class Pattern:
     """
 
     name: str
-    published: Published
     batch: int
     compute_s: float | None
     states: tuple[str, ...]
@@ -239,7 +236,7 @@ _ROWS = {"gdsload": _rows_by_gdsload, "torch": _rows_by_torch, "torch-parquet": 
 _VOLUMES = {"gdsload": _volumes_by_gdsload, "torch": _volumes_by_torch}
 _WINDOWS = {"gdsload": _windows_by_gdsload, "torch": _windows_by_torch}
 PATTERNS = (
-    Pattern("dlrm", DLRM, _DLRM_BATCH, 0.375e-3, ("hot", "cold"), _write_rows, _check_rows, _ROWS),
-    Pattern("unet3d", UNET3D, _UNET3D_BATCH, 0.162, ("cold",), _write_volumes, _check_volumes, _VOLUMES),
-    Pattern("windows", WINDOWS, _WINDOWS_BATCH, None, ("hot", "cold"), _write_frames, _check_windows, _WINDOWS),
+    Pattern("dlrm", _DLRM_BATCH, 0.375e-3, ("hot", "cold"), _write_rows, _check_rows, _ROWS),
+    Pattern("unet3d", _UNET3D_BATCH, 0.162, ("cold",), _write_volumes, _check_volumes, _VOLUMES),
+    Pattern("windows", _WINDOWS_BATCH, None, ("hot", "cold"), _write_frames, _check_windows, _WINDOWS),
 )

@@ -305,18 +305,11 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
             f"an epoch has fewer than {LEAST_BATCHES} batches, so its start and end weigh on all rates: measure a "
             "generated dataset, --make 8GiB DIR, or pass a smaller --batch-size",
         )
-    return {
+    same = ("batch_size", "turns", "turn_s", "hot_turn_s", "ramp_s", "budget_s", "step_ms", "workers")
+    return {name: getattr(plan, name) for name in same} | {
         "device": str(plan.device),
-        "batch_size": plan.batch_size,
         "batch_bytes": int(plan.batch_size * plan.sample_bytes),
         "shuffle": {"sequential": "none"}.get(plan.order.shuffle, plan.order.shuffle),
-        "turns": plan.turns,
-        "turn_s": plan.turn_s,
-        "hot_turn_s": plan.hot_turn_s,
-        "ramp_s": plan.ramp_s,
-        "budget_s": plan.budget_s,
-        "step_ms": plan.step_ms,
-        "workers": plan.workers,
         "unavailable": {},
         "notes": notes,
     }

@@ -109,9 +109,13 @@ def compared(ours: Row, theirs: Row) -> Comparison:
 
 def saved(row: Row, other: Row) -> float | None:
     """CPU seconds a GB that a row takes less than another one; None if that is not known."""
-    if row.get("cpu_s_per_gb") is None or other.get("cpu_s_per_gb") is None:
-        return None
-    return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"])
+    known = row["cpu_s_per_gb"] is not None and other["cpu_s_per_gb"] is not None
+    return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"]) if known else None
+
+
+def cores_saved(row: Row, other: Row) -> float:
+    """Cores that are busy with another row, and are not at this one's rate; 0 if that is not known."""
+    return (saved(row, other) or 0.0) * rate(row)
 
 
 def figure(number: float | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
-from gdsload.tools.bench.facts import STATES, Facts, Row, compared, figure, gain_text, percent, rate, saved
+from gdsload.tools.bench.facts import STATES, Facts, Row, compared, cores_saved, figure, gain_text, percent, rate, saved
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
     judge_step,
@@ -302,8 +302,7 @@ def _beside(facts: Facts) -> Answer:
 
 
 def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
-    state, less, auto = facts.decisive, saved(gds, other), "auto" in gds["asked"]
-    cores = less * rate(gds) if less is not None else 0.0
+    state, cores, auto = facts.decisive, cores_saved(gds, other), "auto" in gds["asked"]
     also = f", with {figure(cores)} fewer busy cores" if cores >= 0.05 else ""
     used = " `auto` uses it." if auto else ""
     return Answer(
@@ -339,8 +338,7 @@ def _worse(facts: Facts, gds: Row, other: Row, _found: Comparison) -> Answer:
 
 
 def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
-    less = saved(gds, other)
-    cores = less * rate(gds) if less is not None else 0.0
+    cores = cores_saved(gds, other)
     many = cores >= _MANY_CORES * facts.cores
     small = found.chance < CHANCE and abs(found.gain) <= EQUAL
     apart = (
