@@ -64,6 +64,7 @@ class BenchPlan:
         device: where batches go.
         batch_size: samples of a batch.
         sample_bytes: bytes of an average sample.
+        order: the order of the samples, which follows from `shuffle`.
         shuffle: as `gdsload.DataLoader` has it.
         backends: names of backends that are tried.
         turns: how often each row is measured in each state of the page cache.
@@ -82,6 +83,7 @@ class BenchPlan:
     device: torch.device
     batch_size: int
     sample_bytes: float
+    order: OrderOptions
     shuffle: bool | str = True
     backends: tuple[BackendChoice, ...] = ("auto",)
     turns: int = 9
@@ -109,11 +111,6 @@ class BenchPlan:
     def on_device(self) -> bool:
         """True if batches go to a device other than the CPU."""
         return self.device.type != "cpu"
-
-    @cached_property
-    def order(self) -> OrderOptions:
-        """The order of the samples that follows from `shuffle`."""
-        return DataLoader(self.dataset, self.batch_size, self.shuffle, device="cpu").order_options
 
     @property
     def read_bytes(self) -> int:
@@ -202,8 +199,10 @@ def make_plan(
         batch_size = min(max(int(_BATCH_BYTES / sample_bytes), 1), _MOST_SAMPLES, len(dataset))
     found = resolve_device(device)
     given = {name: value for name, value in options.items() if value is not None}
+    batch_size = check_whole(batch_size, "batch_size", 1)
     plan = BenchPlan(
-        dataset, found, check_whole(batch_size, "batch_size", 1), sample_bytes,
+        dataset, found, batch_size, sample_bytes,
+        DataLoader(dataset, batch_size, given.get("shuffle", True), device="cpu").order_options,
         backends=tuple(dict.fromkeys(backends or _useful(found))), **given,
     )  # fmt: skip
     check_whole(plan.turns, "turns", 1)

@@ -72,10 +72,9 @@ def look(files: Sequence[str]) -> Residency:
     if (total := int(pages.sum())) <= _MOST_PAGES:
         found = [_pages(file, [0], count) for file, count in zip(files, pages.tolist(), strict=True) if count]
     else:
-        places = np.random.default_rng().integers(total, size=_DRAWN_PAGES)
-        file_of = np.searchsorted(ends, places, side="right")
-        places -= (ends - pages)[file_of]
-        found = [_pages(files[file], places[file_of == file].tolist()) for file in np.unique(file_of).tolist()]
+        places = np.sort(np.random.default_rng().integers(total, size=_DRAWN_PAGES))
+        by_file = zip(files, ends - pages, np.split(places, np.searchsorted(places, ends[:-1])), strict=True)
+        found = [_pages(file, (drawn - first).tolist()) for file, first, drawn in by_file if len(drawn)]
     return Residency(sum(map(len, found)), sum(int(some.sum()) for some in found))
 
 

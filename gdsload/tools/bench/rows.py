@@ -353,8 +353,11 @@ def _copied(batch: Batch, device: torch.device) -> Batch:
     """A batch with its tensors on the device; texts stay in RAM."""
     if device.type == "cpu":
         return batch
-    copied: Batch = each_tensor(batch, lambda one: one.to(device, non_blocking=one.is_pinned()))
-    return copied
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, non_blocking=tensor.is_pinned())
+
+    return {name: value if isinstance(value, list) else each_tensor(value, copied) for name, value in batch.items()}
 
 
 def _as_is(batch: Any) -> Any:
