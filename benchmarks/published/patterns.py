@@ -16,8 +16,8 @@ import torch
 import gdsload
 from benchmarks.clips import Clips
 from benchmarks.contenders.torch_loader import RowBatches, as_is
-from benchmarks.published.figures import DLRM, UNET3D, WINDOWS, Published
 from benchmarks.workloads import SEED
+from gdsload.engine.gpu.plain_tensors import each_tensor
 
 __all__ = ["PATTERNS", "Epochs", "Pattern", "files_of"]
 
@@ -35,7 +35,6 @@ class Pattern:
 
     Attributes:
         name: its key in the record.
-        published: the table of others beside it.
         batch: samples of a batch.
         compute_s: seconds of computation a step; None: there is none.
         states: how the files are: ``"hot"``, ``"cold"`` or both.
@@ -45,7 +44,6 @@ class Pattern:
     """
 
     name: str
-    published: Published
     batch: int
     compute_s: float | None
     states: tuple[str, ...]
@@ -67,15 +65,7 @@ class _OnDevice:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
-            yield _moved(batch, self._device)
-
-
-def _moved(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, dict):
-        return {name: _moved(value, device) for name, value in batch.items()}
-    if isinstance(batch, list):
-        return [_moved(value, device) for value in batch]
-    return batch.to(device, non_blocking=True)
+            yield each_tensor(batch, lambda one: one.to(self._device, non_blocking=True))
 
 
 def _torch(dataset: Any, batch: int | None, device: torch.device, workers: int, **options: Any) -> Epochs:
@@ -246,7 +236,7 @@ _ROWS = {"gdsload": _rows_by_gdsload, "torch": _rows_by_torch, "torch-parquet": 
 _VOLUMES = {"gdsload": _volumes_by_gdsload, "torch": _volumes_by_torch}
 _WINDOWS = {"gdsload": _windows_by_gdsload, "torch": _windows_by_torch}
 PATTERNS = (
-    Pattern("dlrm", DLRM, _DLRM_BATCH, 0.375e-3, ("hot", "cold"), _write_rows, _check_rows, _ROWS),
-    Pattern("unet3d", UNET3D, _UNET3D_BATCH, 0.162, ("cold",), _write_volumes, _check_volumes, _VOLUMES),
-    Pattern("windows", WINDOWS, _WINDOWS_BATCH, None, ("hot", "cold"), _write_frames, _check_windows, _WINDOWS),
+    Pattern("dlrm", _DLRM_BATCH, 0.375e-3, ("hot", "cold"), _write_rows, _check_rows, _ROWS),
+    Pattern("unet3d", _UNET3D_BATCH, 0.162, ("cold",), _write_volumes, _check_volumes, _VOLUMES),
+    Pattern("windows", _WINDOWS_BATCH, None, ("hot", "cold"), _write_frames, _check_windows, _WINDOWS),
 )

@@ -80,7 +80,25 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="gdsload-demo-") as folder:
         path = os.path.join(folder, "digits") if keep is None else keep
         _write_digits(path)
-        return _train(ShardDataset(path), epochs, seed, device, progress)
+        split = random_split(ShardDataset(path), [1 - _HELD_OUT, _HELD_OUT], torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)
+        with (
+            DataLoader(split[0], _BATCH, shuffle=True, seed=seed, drop_last=True, device=device) as training,
+            DataLoader(split[1], 256, device=device) as testing,
+        ):
+            model = _network().to(training.device)
+            started = time.perf_counter()
+            _train(model, training, epochs, progress)
+            elapsed = time.perf_counter() - started
+            starved, waited = training.stats.starved_share, training.stats.host_wait_s / elapsed
+            return DemoResult(
+                _accuracy(model, testing),
+                len(split[1]),
+                training.stats.samples / elapsed,
+                waited if starved is None else starved,
+                str(training.device),
+                training.backend,
+            )
 
 
 def _write_digits(path: str) -> None:
@@ -100,36 +118,16 @@ def _write_digits(path: str) -> None:
         writer.write_batch({"image": digits.images.astype("float32")[:, None] / 16, "label": digits.target})
 
 
-def _train(
-    dataset: ShardDataset, epochs: int, seed: int, device: str | None, progress: Callable[[int, int], None] | None
-) -> DemoResult:
-    split = random_split(dataset, [1 - _HELD_OUT, _HELD_OUT], torch.Generator().manual_seed(seed))
-    torch.manual_seed(seed)
-    with (
-        DataLoader(split[0], _BATCH, shuffle=True, seed=seed, drop_last=True, device=device) as training,
-        DataLoader(split[1], 256, device=device) as testing,
-    ):
-        model = _network().to(training.device)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
-        started = time.perf_counter()
-        for epoch in range(epochs):
-            if progress is not None:
-                progress(epoch, epochs)
-            for batch in training:
-                optimiser.zero_grad(set_to_none=True)
-                loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
-                loss.backward()
-                optimiser.step()
-        elapsed = time.perf_counter() - started
-        starved, waited = training.stats.starved_share, training.stats.host_wait_s / elapsed
-        return DemoResult(
-            _accuracy(model, testing),
-            len(split[1]),
-            training.stats.samples / elapsed,
-            waited if starved is None else starved,
-            str(training.device),
-            training.backend,
-        )
+def _train(model: nn.Module, batches: DataLoader, epochs: int, progress: Callable[[int, int], None] | None) -> None:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for epoch in range(epochs):
+        if progress is not None:
+            progress(epoch, epochs)
+        for batch in batches:
+            optimiser.zero_grad(set_to_none=True)
+            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            loss.backward()
+            optimiser.step()
 
 
 def _network() -> nn.Module:

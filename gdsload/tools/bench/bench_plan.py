@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,8 @@ from gdsload.tools.doctor.block import find_block
 _BATCH_BYTES, _MOST_SAMPLES = 16 * 2**20, 2**16
 _BLOCK_READ_BYTES = 4 * 2**20
 """Bytes of a read where neighbours are read together: in order, and with the block shuffle."""
-_TURNS = 9
+LEAST_BATCHES = 20
+"""Batches of a turn below which chance weighs more than the row."""
 BY_HAND_EVERY = 3
 """Rounds of which one has the rows that no verdict compares: those by hand, kvikio's and torch's."""
 _TURNS_SHARE = 0.65
@@ -46,19 +48,11 @@ _AROUND_COLD_S, _AROUND_HOT_S = 1.1, 0.2
 """About what a turn takes besides what is measured: its ramp, and, cold, dropping the dataset and opening a loader."""
 _MOST_WORKERS = 16
 SEED = 0
+_SCHEMA = 1
 
 
-class Wanted(TypedDict, total=False):
-    """Further options of a plan; see `make_plan`."""
-
-    budget_s: float
-    turns: int | None
-    seconds: float | None
-    cold: bool
-    hot: bool
-    workers: int | None
-    step_ms: float | None
-    torch_row: bool
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,9 @@ class BenchPlan:
         dataset: what is read.
         device: where batches go.
         batch_size: samples of a batch.
+        sample_bytes: bytes of an average sample.
+        order: the order of the samples, which follows from `shuffle`.
         shuffle: as `gdsload.DataLoader` has it.
-        order: the order that follows from it.
         backends: names of backends that are tried.
         turns: how often each row is measured in each state of the page cache.
         turn_s: seconds of each where it is cold, without the ramp.
@@ -79,7 +74,7 @@ class BenchPlan:
         budget_s: seconds that all may take; None: as many as the turns need.
         cold: whether to measure with the shards out of the page cache.
         hot: whether to measure with the shards in it.
-        workers: processes of torch's loader.
+        workers: processes of torch's loader; by default one a core, 16 at most.
         step_ms: how long a training step takes; None: not known.
         torch_row: whether torch's loader is measured, too.
     """
@@ -87,17 +82,18 @@ class BenchPlan:
     dataset: ShardDataset
     device: torch.device
     batch_size: int
-    shuffle: bool | str
+    sample_bytes: float
     order: OrderOptions
+    shuffle: bool | str = True
     backends: tuple[BackendChoice, ...] = ("auto",)
-    turns: int = _TURNS
+    turns: int = 9
     turn_s: float = 1.0
     hot_turn_s: float = 1.0
     ramp_s: float = _RAMP_S
     budget_s: float | None = 120.0
     cold: bool = True
     hot: bool = True
-    workers: int = 1
+    workers: int = field(default_factory=lambda: min(_cores(), _MOST_WORKERS))
     step_ms: float | None = None
     torch_row: bool = True
 
@@ -115,11 +111,6 @@ class BenchPlan:
     def on_device(self) -> bool:
         """True if batches go to a device other than the CPU."""
         return self.device.type != "cpu"
-
-    @cached_property
-    def sample_bytes(self) -> float:
-        """Bytes of an average sample."""
-        return _sample_bytes(self.dataset)
 
     @property
     def read_bytes(self) -> int:
@@ -181,21 +172,20 @@ def make_plan(
     path: str,
     *,
     batch_size: int | None = None,
-    shuffle: bool | str = True,
     device: str | None = None,
     backends: tuple[BackendChoice, ...] | None = None,
-    **wanted: Unpack[Wanted],
+    seconds: float | None = None,
+    **options: Any,
 ) -> BenchPlan:
     """Look at a dataset and fill in the defaults.
 
     Args:
         path: the dataset.
         batch_size: samples of a batch; None: about 16 MiB of them, 65536 at most.
-        shuffle: True, False, ``"full"`` or ``"block"``, as of the loader.
         device: where batches go; None for the current accelerator, or the CPU if there is none.
         backends: names of backends; None: all that could be of use here.
-        **wanted: attributes of the plan by name, and `seconds`: of each turn, whatever that takes in all. None: turns
-            as long as the budget has room for, and one worker a core, 16 at most.
+        seconds: seconds of each turn, whatever that takes in all; None: as many as the budget has room for.
+        **options: further attributes of the plan by name; None for the default.
 
     Raises:
         OptionError: if an argument cannot be used, or the dataset has no samples.
@@ -204,30 +194,23 @@ def make_plan(
     dataset = ShardDataset(path, mmap=False)
     if not (len(dataset) and any(field.ragged or field.row_bytes for field in dataset.schema.values())):
         raise OptionError("the dataset has no samples with bytes to measure", file=dataset.path)
+    sample_bytes = max(mean_sample_bytes(select(dataset), tuple(dataset.schema)), 1.0)
     if batch_size is None:
-        batch_size = min(max(int(_BATCH_BYTES / _sample_bytes(dataset)), 1), _MOST_SAMPLES, len(dataset))
+        batch_size = min(max(int(_BATCH_BYTES / sample_bytes), 1), _MOST_SAMPLES, len(dataset))
     found = resolve_device(device)
+    given = {name: value for name, value in options.items() if value is not None}
     batch_size = check_whole(batch_size, "batch_size", 1)
-    order = DataLoader(dataset, batch_size, shuffle, device="cpu").order_options
-    workers = wanted.get("workers")
-    turns, seconds = wanted.get("turns"), wanted.get("seconds")
-    budget_s = wanted.get("budget_s", 120.0)
-    if not (budget_s > 0 and (seconds is None or seconds > 0)):
-        raise OptionError("must be more than 0 seconds", option="budget" if seconds is None else "seconds")
     plan = BenchPlan(
-        dataset, found, batch_size, shuffle, order,
-        tuple(dict.fromkeys(backends or _useful(found))),
-        check_whole(_TURNS if turns is None else turns, "turns", 1),
-        budget_s=None if seconds is not None else budget_s,
-        cold=wanted.get("cold", True), hot=wanted.get("hot", True),
-        workers=min(_cores(), _MOST_WORKERS) if workers is None else check_whole(workers, "workers", 1),
-        step_ms=wanted.get("step_ms"), torch_row=wanted.get("torch_row", True),
+        dataset, found, batch_size, sample_bytes,
+        DataLoader(dataset, batch_size, given.get("shuffle", True), device="cpu").order_options,
+        backends=tuple(dict.fromkeys(backends or _useful(found))), **given,
     )  # fmt: skip
-    return _timed(plan, seconds)
-
-
-def _sample_bytes(dataset: ShardDataset) -> float:
-    return max(mean_sample_bytes(select(dataset), tuple(dataset.schema)), 1.0)
+    check_whole(plan.turns, "turns", 1)
+    check_whole(plan.workers, "workers", 1)
+    for name, value in (("budget", plan.budget_s), ("seconds", seconds)):
+        if value is not None and not value > 0:
+            raise OptionError("must be more than 0 seconds", option=name)
+    return _timed(plan) if seconds is None else _with_turns(replace(plan, budget_s=None), seconds, seconds)
 
 
 def _useful(device: torch.device) -> tuple[BackendChoice, ...]:
@@ -237,16 +220,17 @@ def _useful(device: torch.device) -> tuple[BackendChoice, ...]:
     return ("auto", "gds", "bounce", "mapped") if dma_is_possible()[0] else ("auto", "bounce", "mapped")
 
 
-def _timed(plan: BenchPlan, seconds: float | None) -> BenchPlan:
-    """The plan, with the length of its turns: as asked for, or what the budget has room for."""
-    cold_s = hot_s = seconds
-    if cold_s is None or hot_s is None:
-        # The rest goes to what is no turn: bytes compared, limits, the cold start, workers that begin.
-        whole = _TURNS_SHARE * (plan.budget_s or 0)
-        around_s = replace(plan, turn_s=0.0, hot_turn_s=0.0).turns_s
-        parts = replace(plan, turn_s=_COLD_TO_HOT, hot_turn_s=1.0).turns_s - around_s
-        hot_s = max(whole - around_s, whole / 4) / max(parts, 1.0)
-        cold_s = _COLD_TO_HOT * hot_s
+def _timed(plan: BenchPlan) -> BenchPlan:
+    """The plan with turns as long as the budget has room for."""
+    # The rest goes to what is no turn: bytes compared, limits, the cold start, workers that begin.
+    whole_s = _TURNS_SHARE * (plan.budget_s or 0)
+    around_s = replace(plan, turn_s=0.0, hot_turn_s=0.0).turns_s
+    parts = replace(plan, turn_s=_COLD_TO_HOT, hot_turn_s=1.0).turns_s - around_s
+    hot_s = max(whole_s - around_s, whole_s / 4) / max(parts, 1.0)
+    return _with_turns(plan, _COLD_TO_HOT * hot_s, hot_s)
+
+
+def _with_turns(plan: BenchPlan, cold_s: float, hot_s: float) -> BenchPlan:
     return replace(plan, turn_s=cold_s, hot_turn_s=hot_s, ramp_s=min(_RAMP_S, cold_s))
 
 
@@ -260,6 +244,25 @@ def plan_text(plan: BenchPlan) -> str:
         f"others, interleaved; batches of {plan.batch_size} "
         f"({plan.batch_size * plan.sample_bytes / 2**20:.3g} MiB), {order}; about {about}"
     )
+
+
+def empty_record(plan: BenchPlan) -> dict[str, Any]:
+    """The record of a measurement before anything is measured."""
+    return {
+        "schema": _SCHEMA,
+        "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "command": f"gdsload bench {plan.path}",
+        "machine": machine(plan.device),
+        "versions": versions(),
+        "dataset": describe(plan),
+        "conditions": conditions(plan),
+        "verified": [],
+        "limits": {"drive": None, "drive_why": "it was not measured", "link": None, "memory": None},
+        "cold_start": None,
+        "cold": None,
+        "hot": None,
+        "stopped": None,
+    }
 
 
 def describe(plan: BenchPlan) -> dict[str, Any]:
@@ -295,18 +298,17 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
     ]
     if not plan.on_device:
         notes.insert(0, "no accelerator: batches of all rows end in host memory, not in GPU memory")
-    return {
+    if plan.batches < LEAST_BATCHES:
+        notes.insert(
+            0,
+            f"an epoch has fewer than {LEAST_BATCHES} batches, so its start and end weigh on all rates: measure a "
+            "generated dataset, --make 8GiB DIR, or pass a smaller --batch-size",
+        )
+    same = ("batch_size", "turns", "turn_s", "hot_turn_s", "ramp_s", "budget_s", "step_ms", "workers")
+    return {name: getattr(plan, name) for name in same} | {
         "device": str(plan.device),
-        "batch_size": plan.batch_size,
         "batch_bytes": int(plan.batch_size * plan.sample_bytes),
         "shuffle": {"sequential": "none"}.get(plan.order.shuffle, plan.order.shuffle),
-        "turns": plan.turns,
-        "turn_s": plan.turn_s,
-        "hot_turn_s": plan.hot_turn_s,
-        "ramp_s": plan.ramp_s,
-        "budget_s": plan.budget_s,
-        "step_ms": plan.step_ms,
-        "workers": plan.workers,
         "unavailable": {},
         "notes": notes,
     }
@@ -339,10 +341,6 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "cuda": torch.version.cuda or "none",
     }
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _cpu_model() -> str:

@@ -10,6 +10,7 @@ from gdsload.tools.bench.compare import Comparison, compare
 
 Row = dict[str, Any]
 State = Literal["cold", "hot"]
+Limit = Literal["drive", "link", "memory"]
 STATES: tuple[State, ...] = ("cold", "hot")
 
 
@@ -33,10 +34,6 @@ class Facts:
         """True if batches went to a GPU of CUDA's, the only ones that cuFile can read into."""
         cuda = self.record["versions"].get("cuda", "none") != "none"  # else it is ROCm that calls its devices so
         return cuda and str(self.record["conditions"]["device"]).startswith("cuda")
-
-    def left_out(self, backend: str) -> str:
-        """The reason why a backend was not measured; empty if it was not tried."""
-        return str((self.record["conditions"].get("unavailable") or {}).get(backend, ""))
 
     @property
     def fits_memory(self) -> bool:
@@ -80,14 +77,22 @@ class Facts:
         found = (self.record["limits"].get("noise") or {}).get(state)
         return None if found is None else float(found)
 
-    def limit(self, name: Literal["drive", "link", "memory"]) -> float | None:
+    def limit(self, name: Limit) -> float | None:
         """The rate of the drive, the link or one copy in memory, in GB/s; None if it is not known."""
         found = self.record["limits"].get(name)
         return float(found["gb_per_s"]) if found else None
 
     def ceiling(self, state: State) -> tuple[str, float] | None:
-        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known."""
-        return limit_of(self.record["limits"], state)
+        """The limit of a state's rows, by name, and its rate in GB/s; None if it is not known.
+
+        It is the drive or the link, the lower of them, where the page cache is cold, else link or memory.
+        """
+        if state == "hot":
+            names: tuple[Limit, ...] = ("link",) if self.limit("link") else ("memory",)
+        else:
+            names = ("drive", "link") if self.limit("drive") else ()
+        found = {name: most for name in names if (most := self.limit(name)) is not None}
+        return min(found.items(), key=lambda one: one[1], default=None)
 
     def limited_by(self, state: State) -> str | None:
         """The name of what limits the row that `auto` uses: "drive", "link", "memory", or "loader" if none does."""
@@ -97,15 +102,6 @@ class Facts:
         return ceiling[0] if rate(row) >= 0.9 * ceiling[1] else "loader"
 
 
-def limit_of(limits: dict[str, Any], state: State) -> tuple[str, float] | None:
-    """The limit of a table's rows: the drive or the link, the lower of them, where it is cold, else link or memory."""
-    names = ("drive", "link") if state == "cold" else ("link",) if limits["link"] else ("memory",)
-    if state == "cold" and limits["drive"] is None:
-        return None
-    found = {name: float(limits[name]["gb_per_s"]) for name in names if limits[name]}
-    return min(found.items(), key=lambda one: one[1], default=None)
-
-
 def compared(ours: Row, theirs: Row) -> Comparison:
     """Two rows, turn by turn."""
     return compare([turn["gb_per_s"] for turn in ours["turns"]], [turn["gb_per_s"] for turn in theirs["turns"]])
@@ -113,9 +109,13 @@ def compared(ours: Row, theirs: Row) -> Comparison:
 
 def saved(row: Row, other: Row) -> float | None:
     """CPU seconds a GB that a row takes less than another one; None if that is not known."""
-    if row.get("cpu_s_per_gb") is None or other.get("cpu_s_per_gb") is None:
-        return None
-    return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"])
+    known = row["cpu_s_per_gb"] is not None and other["cpu_s_per_gb"] is not None
+    return float(other["cpu_s_per_gb"] - row["cpu_s_per_gb"]) if known else None
+
+
+def cores_saved(row: Row, other: Row) -> float:
+    """Cores that are busy with another row, and are not at this one's rate; 0 if that is not known."""
+    return (saved(row, other) or 0.0) * rate(row)
 
 
 def figure(number: float | None) -> str:

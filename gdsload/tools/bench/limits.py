@@ -7,25 +7,26 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 
 from gdsload.errors import GdsloadError
-from gdsload.system.drive_rate import DEPTHS, DriveRate, measure_drive
+from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.pool import Pool
-from gdsload.system.streams import has_streams, on, side_stream
+from gdsload.system.streams import has_streams
 from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.rows import synchronise
 
-_COPY_BYTES = 128 * 2**20
+_COPY_BYTES, _COPIES = 128 * 2**20, 4
 
 
-def drive_limit(plan: BenchPlan, seconds: float) -> tuple[DriveRate | None, str]:
+def drive_limit(plan: BenchPlan) -> tuple[DriveRate | None, str]:
     """The speed of the drive at this dataset's reads, or None and why it is not known."""
     try:
-        return measure_drive(plan.files, plan.read_bytes, seconds, DEPTHS), ""
+        return measure_drive(plan.files, plan.read_bytes, plan.limit_s), ""
     except GdsloadError as error:
         return None, str(error)
 
@@ -34,23 +35,16 @@ def link_limit(device: torch.device, seconds: float) -> dict[str, float] | None:
     """The speed of copies from pinned memory to the device; None where there is no link."""
     if device.type == "cpu":
         return None
-    pinned = has_streams(device)
-    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
+    source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, pin_memory=has_streams(device))
     target = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
-    stream = side_stream(device) if pinned else None
 
     def copy() -> None:
-        if stream is None:
-            target.copy_(source)
-            return
-        with on(stream):
-            for _ in range(4):
-                target.copy_(source, non_blocking=True)
-        stream.synchronize()
+        for _ in range(_COPIES):
+            target.copy_(source, non_blocking=True)
+        synchronise(device)
 
-    synchronise(device)
     copy()
-    return {"gb_per_s": (4 if pinned else 1) * _COPY_BYTES / _fastest(copy, seconds) / 1e9}
+    return {"gb_per_s": _COPIES * _COPY_BYTES / _fastest(copy, seconds) / 1e9}
 
 
 def memory_limit(seconds: float) -> dict[str, float]:
@@ -80,12 +74,5 @@ def _fastest(call: Any, seconds: float) -> float:
 
 def shown(found: DriveRate, again: Sequence[float]) -> dict[str, Any]:
     """The drive's limit for the record: at the best depth of the first look, the median of the looks between turns."""
-    return {
-        "gb_per_s": statistics.median(again or [found.gb_per_s]),
-        "read_bytes": found.read_bytes,
-        "depth": found.depth,
-        "p50_ms": found.p50_ms,
-        "p99_ms": found.p99_ms,
-        "sequential_gb_per_s": found.sequential_gb_per_s,
-        "from": f"O_DIRECT reads of {found.threads} threads",
-    }
+    rate = statistics.median(again or [found.gb_per_s])
+    return asdict(found) | {"gb_per_s": rate, "from": f"O_DIRECT reads of {found.threads} threads"}

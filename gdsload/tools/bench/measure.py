@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from gdsload.loader.loader import DataLoader
 from gdsload.system.drive_rate import DriveRate, measure_drive
 from gdsload.system.probe.mounts import IN_MEMORY
 from gdsload.system.units import format_bytes
-from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, SEED, BenchPlan, conditions, describe, machine, versions
+from gdsload.tools.bench.bench_plan import BY_HAND_EVERY, LEAST_BATCHES, BenchPlan, empty_record
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill, look, who_maps, why_blind
-from gdsload.tools.bench.check import Digest, check_row
-from gdsload.tools.bench.facts import State, limit_of
+from gdsload.tools.bench.check import check_row
+from gdsload.tools.bench.facts import Facts, State
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
-from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, sample_bytes, synchronise
+from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size_of, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import LEAST_BATCHES, LateSamples, Warm, run_turn, settle
+from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
 
 Progress = Callable[[str, int, int], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
 ends the measurement, KeyboardInterrupt with a record."""
 
-SCHEMA = 1
 _EPOCHS = 3
 _FILL = 3
 """The part of all time that filling the page cache may take: a third."""
@@ -78,22 +75,9 @@ class _Bench:
         self._drive: DriveRate | None = None
         self._again: list[float] = []
         self._begun = time.monotonic()
-        self._taken: dict[State, list[tuple[Row, list[tuple[dict[str, Any], list[float]]]]]] = {}
-        self.record: dict[str, Any] = {
-            "schema": SCHEMA,
-            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            "command": f"gdsload bench {plan.path}",
-            "machine": machine(plan.device),
-            "versions": versions(),
-            "dataset": describe(plan),
-            "conditions": conditions(plan),
-            "verified": [],
-            "limits": {"drive": None, "drive_why": "it was not measured", "link": None, "memory": None},
-            "cold_start": None,
-            "cold": None,
-            "hot": None,
-            "stopped": None,
-        }
+        self._rounds: dict[State, list[list[Row]]] = {}
+        self._taken: dict[State, dict[Row, list[tuple[dict[str, Any], list[float]]]]] = {}
+        self.record = empty_record(plan)
 
     def run(self) -> None:
         """Measure everything."""
@@ -101,24 +85,25 @@ class _Bench:
         self._say("finding read paths")
         cold, hot, record["conditions"]["unavailable"] = make_rows(plan)
         every = list(dict.fromkeys([*cold, *hot]))
-        states = [cold] * plan.cold + [hot] * plan.hot
-        self.of = sum(len(some) for rows in states for some in rounds(rows, plan.turns))
         for row in every:
             self._stack.callback(row.close)
-        digests: dict[int, Digest] = {}
-        for row in every:
-            known = {checked["row"] for checked in record["verified"]}
-            if row.name not in known and not isinstance(row, ControlRow):
+        states: dict[State, list[Row]] = {}
+        if plan.cold:
+            states["cold"] = cold
+        if plan.hot:
+            states["hot"] = hot
+        self._rounds = {name: rounds(rows, plan.turns) for name, rows in states.items()}
+        self.of = sum(map(_turns, self._rounds.values()))
+        for row in {row.name: row for row in every}.values():
+            if not isinstance(row, ControlRow):
                 self._say(f"comparing bytes: {row.name}")
-                record["verified"].append(check_row(row, plan, digests))
+                record["verified"].append(check_row(row, plan))
         for row in every:
             if row.maps:  # pages that a loader has registered stay in the page cache
                 row.close()
         self._limits()
-        if plan.cold:
-            self._state("cold", cold, self._cold)
-        if plan.hot:
-            self._state("hot", hot, self._hot)
+        for name, rows in states.items():
+            self._state(name, rows)
 
     def _say(self, what: str) -> None:
         if self._progress is not None:
@@ -129,27 +114,26 @@ class _Bench:
         limits, plan = self.record["limits"], self.plan
         limits["link"] = link_limit(plan.device, plan.limit_s / 10)
         limits["memory"] = memory_limit(plan.limit_s / 10)
-        self._drive, why = drive_limit(plan, plan.limit_s)
+        self._drive, why = drive_limit(plan)
         limits["drive_why"] = why or None
         if self._drive is None:
             return
-        limits["drive"] = shown(self._drive, [])
         if plan.budget_s is not None:
             # Of a slow drive, fewer turns with enough batches tell more.
             enough_s = 2 * LEAST_BATCHES * plan.batch_size * plan.sample_bytes / 1e9 / self._drive.gb_per_s
             self.plan = replace(plan, turn_s=max(plan.turn_s, min(enough_s, 2 * plan.turn_s)))
             self.record["conditions"]["turn_s"] = self.plan.turn_s
 
-    def _state(self, name: State, rows: list[Row], measure: Callable[[Sequence[Row]], str]) -> None:
+    def _state(self, name: State, rows: list[Row]) -> None:
         """The turns of one state of the page cache."""
-        taken = self._taken[name] = [(row, []) for row in rows]
-        end = self.done + sum(map(len, rounds(rows, self.plan.turns)))
+        taken = self._taken[name] = {row: [] for row in rows}
+        end = self.done + _turns(self._rounds[name])
         self._say(f"{name}, preparing")
         try:
             if blind := why_blind(self.plan.files):
                 raise _RefusedError(blind)
             self.record[name] = {"state": name, "checked": "", "rows": []}
-            self.record[name]["checked"] = measure(rows)
+            self.record[name]["checked"] = self._cold() if name == "cold" else self._hot(rows)
         except _RefusedError as why:
             self.record[name] = {"state": f"not {name}: {why}", "checked": "", "rows": []}
             taken.clear()
@@ -158,28 +142,27 @@ class _Bench:
     def _take(self, name: State, turn: int, row: Row, prepare: Callable[[int], Warm] | None) -> None:
         self._say(f"{name}, turn {self.done + 1} of {self.of}: {row.name}")
         found = run_turn(row, self.plan if prepare else self.plan.of_hot_turns(), turn, prepare)
-        next(turns for one, turns in self._taken[name] if one is row).append(found)
+        self._taken[name][row].append(found)
         self.done += 1
 
-    def _rounds(self, name: State, rows: Sequence[Row]) -> Iterator[tuple[int, list[Row]]]:
+    def _begun_rounds(self, name: State) -> Iterator[tuple[int, list[Row]]]:
         """The rounds of a state, as many as the budget has room for."""
-        plan, left, every = self.plan, float("inf"), rounds(rows, self.plan.turns)
+        plan, left, every = self.plan, float("inf"), self._rounds[name]
         if plan.budget_s is not None:
             left = self._begun + plan.budget_s - time.monotonic()
             left *= plan.state_s(cold=True) / plan.turns_s if name == "cold" else 1
         until = time.monotonic() + left * _OVER
-        for turn, some in enumerate(every):
+        for turn, rows in enumerate(every):
             if turn and time.monotonic() > until:
                 note = f"{name}: the budget of {plan.budget_s:.3g} s was over after {turn} of {plan.turns} turns"
                 self.record["conditions"]["notes"].append(note)
-                self.of -= sum(map(len, every[turn:]))
+                self.of -= _turns(every[turn:])
                 return
-            yield turn, some
+            yield turn, rows
 
-    def _cold(self, rows: Sequence[Row]) -> str:
+    def _cold(self) -> str:
         most = self._drop()
         self._cold_start()
-
         stored = StoredRows(self.plan.path)
         self._stack.callback(stored.close)
 
@@ -189,10 +172,10 @@ class _Bench:
             most = max(most, self._drop())
             return late.warm
 
-        for turn, some in self._rounds("cold", rows):
+        for turn, rows in self._begun_rounds("cold"):
             if self._drive is not None:
-                self._again += [self._drive_again(self._drive)]
-            for row in some:
+                self._again.append(self._drive_again(self._drive))
+            for row in rows:
                 self._take("cold", turn, row, prepare)
                 if row.maps:
                     row.close()
@@ -244,7 +227,7 @@ class _Bench:
         for row in rows:
             if isinstance(row, LoaderRow):  # others read as they always do
                 settle(row, plan, plan.limit_s if plan.on_device else plan.ramp_s)
-        for turn, some in self._rounds("hot", rows):
+        for turn, some in self._begun_rounds("hot"):
             for row in some:
                 self._take("hot", turn, row, None)
         found = look(plan.files)
@@ -260,8 +243,8 @@ class _Bench:
         limits["noise"] = {"cold": None, "hot": None}
         for name, taken in self._taken.items():
             if (state := self.record[name]) is not None:
-                limit = limit_of(limits, name)
-                state["rows"] = [summary(row, turns, limit, cold=name == "cold") for row, turns in taken if turns]
+                limit, cold = Facts(self.record).ceiling(name), name == "cold"
+                state["rows"] = [summary(row, turns, limit, cold=cold) for row, turns in taken.items() if turns]
                 limits["noise"][name] = noise_of(state["rows"])
         return self.record
 
@@ -269,17 +252,15 @@ class _Bench:
 def _epochs(plan: BenchPlan, most_s: float) -> Iterator[dict[str, float]]:
     """The first epochs of a new loader, as long as they take no more than so many seconds in all."""
     begun = time.perf_counter()
-    with DataLoader(
-        plan.path, plan.batch_size, plan.shuffle, device=plan.device, ragged="offsets", seed=SEED
-    ) as loader:
-        for _ in range(_EPOCHS):
+    with closing(LoaderRow(plan, "auto")) as row:
+        for number in range(_EPOCHS):
             started, first_s, nbytes = time.perf_counter(), 0.0, 0
-            with closing(cast("Any", iter(loader))) as batches:
+            with closing(row.epoch(number)) as batches:
                 for batch in batches:
                     if not first_s:
                         synchronise(plan.device)
                         first_s = time.perf_counter() - started
-                    nbytes += sample_bytes(batch)
+                    nbytes += size_of(batch)[1]
                     if time.perf_counter() - begun > most_s:
                         return
             synchronise(plan.device)
@@ -295,3 +276,7 @@ def rounds(rows: Sequence[Row], turns: int) -> list[list[Row]]:
         first = number % len(some)
         found.append([*some[first:], *some[:first]])
     return found
+
+
+def _turns(found: Sequence[Sequence[Row]]) -> int:
+    return sum(map(len, found))

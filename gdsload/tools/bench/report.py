@@ -12,8 +12,8 @@ from gdsload.tools.cli.terminal import plain, wrapped
 Paint = Callable[[str, str], str]
 
 _TITLES = {
-    "cold": "COLD   first epochs, or data larger than memory",
-    "hot": "HOT    epochs once the data are in the page cache",
+    "cold": "first epochs, or data larger than memory",
+    "hot": "epochs once the data are in the page cache",
 }
 _LABEL = 11
 _NARROW = 60
@@ -77,23 +77,22 @@ def _table(record: dict[str, Any], state: State, width: int, blocks: bool, paint
     if record[state] is None:
         return
     yield ""
-    name, _, words = _TITLES[state].partition("  ")
+    name, checked = state.upper(), record[state]["checked"]
     if not contents.shown_rows(record, state):
-        yield from _painted_first(
-            wrapped(plain(f"{name}  {contents.missing(record, state)}"), width, rest="  "), name, painted
-        )
+        missing = f"{name}  {contents.missing(record, state)}"
+        yield from _headed(name, wrapped(plain(missing), width, rest="  "), painted)
         return
-    checked = record[state]["checked"]  # empty if it was stopped
-    title = f"{name} {words.rstrip()}" + (f"   ({checked})" if checked else "")
-    yield from _painted_first(wrapped(plain(title), width, rest="  "), name, painted)
+    title = f"{name:<4}  {_TITLES[state]}" + (f"   ({checked})" if checked else "")  # empty if it was stopped
+    yield from _headed(name, wrapped(plain(title), width, rest="  "), painted)
     for line in _laid_out(contents.columns(record, state), contents.bar_shares(record, state), width - 2, blocks):
         yield f"  {line}".rstrip()
     for text in contents.remarks(record, state):
         yield from wrapped(plain(text), width, first="    ", rest="      ")
 
 
-def _painted_first(lines: list[str], name: str, painted: Paint) -> list[str]:
-    return [painted(name, "bold") + lines[0][len(name) :], *lines[1:]]
+def _headed(name: str, lines: list[str], painted: Paint, colour: str = "bold") -> list[str]:
+    """The lines of a section, which begin with its name."""
+    return [painted(name, colour) + lines[0][len(name) :], *lines[1:]]
 
 
 def _laid_out(found: list[contents.Column], shares: list[float], width: int, blocks: bool) -> Iterator[str]:
@@ -133,14 +132,9 @@ def _bar(share: float, cells: int, blocks: bool) -> str:
 def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str]:
     found, wide = record["verdict"], width >= _NARROW
     colour = {"yes": "green", "no": "green", "worse": "red"}.get(found["gds"], "yellow")
-    lines = wrapped(
-        plain(found["sentence"]),
-        width,
-        first=f"{'VERDICT':<{_LABEL}}" if wide else "VERDICT  ",
-        rest=" " * _LABEL if wide else "  ",
-    )
+    first, rest = (f"{'VERDICT':<{_LABEL}}", " " * _LABEL) if wide else ("VERDICT  ", "  ")
     yield ""
-    yield from [painted("VERDICT", colour) + lines[0][len("VERDICT") :], *lines[1:]]
+    yield from _headed("VERDICT", wrapped(plain(found["sentence"]), width, first=first, rest=rest), painted, colour)
     for label, text in contents.answers(record):
         yield from _labelled(label, text, width, indent="  ", label=_LABEL - 2)
     for number, command in enumerate(found["next"]):

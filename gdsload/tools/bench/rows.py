@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import count
 from multiprocessing import forkserver, resource_tracker
@@ -16,21 +17,24 @@ import torch
 from gdsload.backends.names import SUMMARIES, BackendChoice
 from gdsload.backends.select import dma_is_possible
 from gdsload.engine.assemble import Batch
+from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import BackendUnavailableError, BudgetError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import has_streams
 from gdsload.tools.bench.bench_plan import BenchPlan
-from gdsload.tools.bench.by_hand import KvikioRows, StoredRows
+from gdsload.tools.bench.by_hand import Column, StoredRows, runs
 
 _PROBE_S = 10.0
 """Seconds that cuFile's probe may take: until then `auto` reads another way."""
 _PREFETCH = 2
+_KVIKIO_AHEAD = 4
+"""Batches that kvikio reads beside the one that is waited for."""
 
 
 class Row:
-    """A row. It is opened before its first epoch, and may be closed and opened again.
+    """A row. One that maps the shards opens them at its first use, and again at the first use after `close`.
 
     Attributes:
         name: what it is called.
@@ -48,12 +52,10 @@ class Row:
     def __init__(self, plan: BenchPlan, name: str, detail: str) -> None:
         self.plan, self.name, self.detail = plan, name, detail
         self.asked: list[str] = []
-        self.backend, self.reason = name, ""
+        self.backend: str | None = None
+        self.reason = ""
 
-    def open(self) -> None:
-        """Open what epochs need; nothing is done if it is open."""
-
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         """The batches of an epoch, on the device or on their way there on its current stream."""
         raise NotImplementedError
 
@@ -83,22 +85,18 @@ class LoaderRow(Row):
         self._options = {"backend": backend, **(options or {})}
         self._loader: DataLoader | None = None
 
-    def open(self) -> None:
-        """See `Row.open`. No shard is mapped before the first batch."""
+    @property
+    def loader(self) -> DataLoader:
+        """The loader. No shard is mapped before the first batch."""
         if self._loader is None:
             plan = self.plan
             # Pairs (values, offsets), and not nested tensors, which cannot be pinned everywhere.
             self._loader = DataLoader(
                 plan.path, plan.batch_size, plan.shuffle, device=plan.device, ragged="offsets", **self._options
             )
+        return self._loader
 
-    @property
-    def loader(self) -> DataLoader:
-        """The loader; it must be open."""
-        return cast("DataLoader", self._loader)
-
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """See `Row.epoch`."""
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         self.loader.set_epoch(number)
         with closing(cast("Epoch", iter(self.loader))) as batches:
             try:
@@ -108,15 +106,12 @@ class LoaderRow(Row):
                 self.backend, self.reason = status.chosen, status.reason
 
     def paths(self) -> dict[str, int]:
-        """See `Row.paths`."""
         return self.loader.backend.bytes_by_path
 
     def depth(self) -> object:
-        """See `Row.depth`."""
         return self.loader.stats.reads_ahead
 
     def close(self) -> None:
-        """See `Row.close`."""
         loader, self._loader = self._loader, None
         if loader is not None:
             loader.close()
@@ -142,41 +137,69 @@ class ReadRow(Row):
         super().__init__(plan, name, f"one thread, a preadv for each run of neighbours{then}")
         self.rows = StoredRows(plan.path)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """See `Row.epoch`."""
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         for ids in self.plan.ids(number):
             yield _copied(self.rows.batch(ids), self.plan.device)
 
     def close(self) -> None:
-        """See `Row.close`."""
         self.rows.close()
 
 
 class KvikioRow(Row):
-    """kvikio, by hand."""
+    """kvikio, by hand: one `pread` for each run of neighbours, of 5 batches at once.
+
+    Raises:
+        Exception: whatever kvikio raises where it cannot be used.
+    """
 
     kind = "kvikio"
 
     def __init__(self, plan: BenchPlan) -> None:
         super().__init__(plan, "kvikio", "pread of each run of neighbours, 5 batches at once, 16 threads of 4 MiB")
-        self._hand: KvikioRows | None = None
+        self._kvikio: Any = importlib.import_module("kvikio")
+        importlib.import_module("kvikio.defaults").set(
+            {"num_threads": 16, "task_size": 4 * 2**20, "compat_mode": self._kvikio.CompatMode.AUTO}
+        )
+        self._rows = StoredRows(plan.path)
+        self._files: dict[int, Any] = {}
 
-    def open(self) -> None:
-        """See `Row.open`."""
-        if self._hand is None:
-            self._rows = StoredRows(self.plan.path)
-            self._hand = KvikioRows(self._rows, self.plan.device)
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
+        under_way: list[tuple[list[Column], torch.Tensor, list[Any]]] = []
+        try:
+            for ids in self.plan.ids(number):
+                under_way.append(self._begin(ids))
+                if len(under_way) > _KVIKIO_AHEAD:
+                    yield self._finish(*under_way.pop(0))
+            while under_way:
+                yield self._finish(*under_way.pop(0))
+        finally:  # a read that goes on would write into memory that another batch has by then
+            for _, _, reads in under_way:
+                for read, _ in reads:
+                    read.get()
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """See `Row.epoch`."""
-        return cast("KvikioRows", self._hand).batches(self.plan.ids(number))
+    def _begin(self, ids: IntArray) -> tuple[list[Column], torch.Tensor, list[Any]]:
+        columns, nbytes = self._rows.columns(ids)
+        memory, reads = torch.empty(nbytes, dtype=torch.uint8, device=self.plan.device), []
+        for column in columns:
+            position = column.begin
+            for file, offset, length in runs(column.extents):
+                if file not in self._files:
+                    self._files[file] = self._kvikio.CuFile(self._rows.source(file), "r")
+                into = memory[position : position + length]
+                reads.append((self._files[file].pread(into, length, offset), length))
+                position += length
+        return columns, memory, reads
+
+    def _finish(self, columns: list[Column], memory: torch.Tensor, reads: list[Any]) -> Batch:
+        for read, length in reads:
+            if (count := read.get()) != length:
+                raise RuntimeError(f"kvikio has read {count} of {length} bytes")
+        return self._rows.fields(columns, memory)
 
     def close(self) -> None:
-        """See `Row.close`."""
-        hand, self._hand = self._hand, None
-        if hand is not None:
-            hand.close()
-            self._rows.close()
+        while self._files:
+            self._files.popitem()[1].close()
+        self._rows.close()
 
 
 class _Batches(torch.utils.data.Sampler[IntArray]):
@@ -220,8 +243,7 @@ class TorchRow(Row):
         )
         self._running: Iterator[Any] = iter(())
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        """See `Row.epoch`."""
+    def epoch(self, number: int) -> Generator[Batch, None, None]:
         self.rest()
         self._ids.epoch, self._ids.over = number, False
         self._running = iter(self._loader)
@@ -229,14 +251,12 @@ class TorchRow(Row):
             yield _copied(batch, self.plan.device)
 
     def rest(self) -> None:
-        """See `Row.rest`."""
         self._ids.over = True
         for _ in self._running:
             pass
         self._running = iter(())
 
     def close(self) -> None:
-        """See `Row.close`."""
         self._running = iter(())
         self._loader._iterator = None  # noqa: SLF001 - which ends the workers; there is no public way
 
@@ -270,21 +290,22 @@ def make_rows(plan: BenchPlan) -> tuple[list[Row], list[Row], dict[str, str]]:
         for row in own:
             row.asked = names[row.name]
         by_state.append([*own, ControlRow(own[0])])
-    read = ReadRow(plan)
-    others: list[Row] = [read, TorchRow(plan)] if plan.torch_row else [read]
-    by_state[0] += [*_kvikio(plan, lacking), *others]
-    by_state[1] += others
-    return by_state[0], by_state[1], lacking
+    others: list[Row] = [ReadRow(plan), *([TorchRow(plan)] if plan.torch_row else [])]
+    if plan.device.type == "cuda":
+        try:
+            by_state[0].append(KvikioRow(plan))
+        except Exception as error:  # a broken installation fails in any way
+            lacking["kvikio"] = str(error)
+    return by_state[0] + others, by_state[1] + others, lacking
 
 
 def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> tuple[str, str] | None:
     """The names of the paths of a backend, cold and hot; None if it cannot be used."""
     row = LoaderRow(plan, name)
     try:
-        row.open()
         until, parts = time.monotonic() + _PROBE_S, [str(name)]
         may_change = name == "auto" and plan.device.type == "cuda" and dma_is_possible()[0]
-        with closing(cast("Any", endless(row, 0))) as batches:
+        with closing(endless(row, 0)) as batches:
             for _ in batches:
                 parts = row.loader.backend.chosen.split("+")
                 if not may_change or parts[-1] == "gds" or time.monotonic() > until:
@@ -301,27 +322,25 @@ def _resolved(plan: BenchPlan, name: BackendChoice, lacking: dict[str, str]) -> 
         row.close()
 
 
-def _kvikio(plan: BenchPlan, lacking: dict[str, str]) -> list[Row]:
-    if plan.device.type != "cuda":
-        return []
-    row = KvikioRow(plan)
-    try:
-        row.open()
-    except Exception as error:  # a broken installation fails in any way
-        lacking["kvikio"] = str(error)
-        return []
-    return [row]
-
-
-def endless(row: Row, epoch: int) -> Iterator[Batch]:
+def endless(row: Row, epoch: int) -> Generator[Batch, None, None]:
     """The batches of a row's epochs, one after the other."""
     for number in count(epoch):
         yield from row.epoch(number)
 
 
-def sample_bytes(batch: Batch) -> int:
-    """Bytes of the samples of a batch, without the offsets of ragged ones."""
-    return sum(_nbytes(value) for value in batch.values())
+def size_of(batch: Batch) -> tuple[int, int]:
+    """Samples of a batch, and their bytes without the offsets of ragged ones."""
+    sizes = [_size_of(value) for value in batch.values()]
+    return sizes[0][0], sum(nbytes for _, nbytes in sizes)
+
+
+def _size_of(value: Any) -> tuple[int, int]:
+    if isinstance(value, tuple):  # values and offsets
+        return len(value[1]) - 1, int(value[0].nbytes)
+    if isinstance(value, list):
+        sizes = (len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode()) for text in value)
+        return len(value), sum(sizes)
+    return len(value), int(value.nbytes)
 
 
 def synchronise(device: torch.device) -> None:
@@ -330,23 +349,15 @@ def synchronise(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _nbytes(value: Any) -> int:
-    if isinstance(value, tuple):
-        return int(value[0].nbytes)
-    if isinstance(value, list):
-        return sum(len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode()) for text in value)
-    return int(value.nbytes)
-
-
-def _copied(batch: Any, device: torch.device) -> Any:
+def _copied(batch: Batch, device: torch.device) -> Batch:
     """A batch with its tensors on the device; texts stay in RAM."""
-    if device.type == "cpu" or isinstance(batch, list):
+    if device.type == "cpu":
         return batch
-    if isinstance(batch, dict):
-        return {name: _copied(value, device) for name, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_copied(part, device) for part in batch)
-    return batch.to(device, non_blocking=batch.is_pinned())
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, non_blocking=tensor.is_pinned())
+
+    return {name: value if isinstance(value, list) else each_tensor(value, copied) for name, value in batch.items()}
 
 
 def _as_is(batch: Any) -> Any:

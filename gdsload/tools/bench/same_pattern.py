@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 
 _MOST_FILES = 8
 _SECTOR = 4096
 """O_DIRECT needs whole sectors, and 4 KiB are whole ones on every drive."""
-_DEPTH = 64
 
 
-def commands(
-    files: Sequence[str], read_bytes: int, *, shuffle: bool | str, device: str, depth: int | None = None
-) -> dict[str, list[str]]:
+def commands(files: Sequence[str], read_bytes: int, *, shuffle: bool | str, device: str) -> dict[str, list[str]]:
     """The words of a command for each program.
 
     fio reads several of the largest shards by O_DIRECT; gdsio one, into the GPU by cuFile, or, with ``-x 2`` for
@@ -25,37 +21,23 @@ def commands(
         read_bytes: bytes of one read.
         shuffle: as `gdsload.DataLoader` has it; False reads in order.
         device: where batches go; gdsio is left out if it is no GPU.
-        depth: how many reads are on their way at a time; None for 64.
     """
     sizes = {os.path.realpath(file): os.stat(file).st_size for file in files}
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_MOST_FILES]
     least = sizes[largest[-1]]
     block = max(min(-(-read_bytes // _SECTOR), least // _SECTOR), 1) * _SECTOR
-    depth = depth or _DEPTH
     names = ":".join(file.replace(":", "\\:") for file in largest)
     found = {
         "fio": [
             "fio", "--name=gdsload", f"--filename={names}",
-            f"--rw={'randread' if shuffle else 'read'}", f"--bs={block // 1024}k", f"--iodepth={depth}",
+            f"--rw={'randread' if shuffle else 'read'}", f"--bs={block // 1024}k", "--iodepth=64",
             "--ioengine=io_uring", "--direct=1", "--readonly", "--time_based", "--runtime=10",
         ]
     }  # fmt: skip
     if device.startswith("cuda"):
         found["gdsio"] = [
-            "gdsio", "-f", largest[0], "-d", device.partition(":")[2] or "0", "-w", str(min(depth, 32)),
+            "gdsio", "-f", largest[0], "-d", device.partition(":")[2] or "0", "-w", "32",
             "-s", f"{sizes[largest[0]] // 2**20}M", "-i", f"{block // 1024}K", "-I", "2" if shuffle else "0",
             "-x", "0", "-T", "10",
         ]  # fmt: skip
     return found
-
-
-def pasteable(words: Sequence[str], width: int) -> list[str]:
-    r"""A command in lines of a width that go on with ``\``, but for words that are longer."""
-    lines, line = [], ""
-    for word in map(shlex.quote, words):
-        if line and len(line) + 1 + len(word) + 2 > width:
-            lines.append(f"{line} \\")
-            line = f"  {word}"
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line]

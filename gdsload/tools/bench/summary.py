@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.tools.bench.rows import LoaderRow, Row
-from gdsload.tools.bench.turns import LEAST_BATCHES, spread
+from gdsload.tools.bench.bench_plan import LEAST_BATCHES
+from gdsload.tools.bench.rows import Row
+from gdsload.tools.bench.turns import spread, totals
 
 _FROM_DRIVE_SHARE = 0.9
 """Share of the bytes below which the drive's speed limits a row no more."""
@@ -34,44 +35,39 @@ def summary(
         cold: whether the page cache was cold.
     """
     turns = [turn for turn, _ in taken]
+    found = totals(turns)
     rate = spread([turn["gb_per_s"] for turn in turns])
-    seconds, nbytes = (sum(turn[name] for turn in turns) for name in ("seconds", "bytes"))
     between = np.concatenate([np.array(times) for _, times in taken]) * 1e3
-    from_drive = _drive_share(turns, nbytes, cold=cold)
+    p50, p99 = np.percentile(between, [50, 99]).tolist() if len(between) else (None, None)
+    from_drive = _drive_share(found, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
         warnings.insert(0, f"too short: a turn had {least} batch{'es' * (least != 1)}, and {LEAST_BATCHES} are needed")
-    paths: dict[str, int] = {}
-    for turn in turns:
-        for path, count in turn["bytes_by_path"].items():
-            paths[path] = paths.get(path, 0) + count
     return {
         "name": row.name,
         "kind": row.kind,
         "detail": row.detail,
         "asked": row.asked,
-        "backend": row.backend if isinstance(row, LoaderRow) else None,
+        "backend": row.backend,
         "reason": row.reason,
         "gb_per_s": rate,
-        "samples_per_s": sum(turn["samples"] for turn in turns) / seconds if seconds else 0.0,
-        "batch_ms": dict(zip(("p50", "p99"), np.percentile(between, [50, 99]).tolist(), strict=True))
-        if len(between)
-        else None,
-        "cpu_s_per_gb": sum(turn["cpu_s"] for turn in turns) / (nbytes / 1e9) if nbytes else None,
+        "samples_per_s": found["samples"] / found["seconds"] if found["seconds"] else 0.0,
+        "batch_ms": {"p50": p50, "p99": p99} if len(between) else None,
+        "cpu_s_per_gb": found["cpu_s"] / (found["bytes"] / 1e9) if found["bytes"] else None,
         "drive_share": from_drive,
         "share_of_limit": share,
         "warning": "; ".join(warnings),
-        "bytes_by_path": paths,
+        "bytes_by_path": found["bytes_by_path"],
         "turns": turns,
     }
 
 
-def _drive_share(turns: Sequence[dict[str, Any]], nbytes: int, *, cold: bool) -> float | None:
+def _drive_share(found: dict[str, Any], *, cold: bool) -> float | None:
     """The share of the bytes that came from a drive; None if it is not known."""
-    read = [turn["drive_bytes"] for turn in turns]
-    if None in read or not nbytes or (cold and not any(read)):  # some file systems, of networks say, do not count
+    nbytes, read = found["bytes"], found["drive_bytes"]
+    if read is None or not nbytes or (cold and not read):  # some file systems, of networks say, do not count
         return None
-    return float(sum(read) / nbytes)
+    return float(read / nbytes)
 
 
 def _share_of_limit(

@@ -6,14 +6,13 @@ import multiprocessing
 import os
 import resource
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from gdsload.engine.assemble import Batch
 from gdsload.system.drive_bytes import bytes_from_drives
@@ -22,10 +21,8 @@ from gdsload.system.streams import current_stream, has_streams, record
 from gdsload.tools.bench.bench_plan import BenchPlan
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import resident_share
-from gdsload.tools.bench.rows import LoaderRow, Row, endless, sample_bytes, synchronise
+from gdsload.tools.bench.rows import LoaderRow, Row, endless, size_of, synchronise
 
-LEAST_BATCHES = 20
-"""Batches of a turn below which chance weighs more than the row."""
 _LEAST_PART_S = 0.25
 _LOOK_S = 0.1
 _UNDER_WAY = 2
@@ -82,138 +79,76 @@ class Usage(NamedTuple):
         return cls(cpu_s, drive_bytes)
 
 
-class _Arrivals:
-    """Waits for batches on the device: for all but the last two, as a training loop would have it."""
+class _Part:
+    """Batches that are counted from now on until `end`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._events: deque[Any] = deque()
+    def __init__(self, row: Row) -> None:
+        self._row, self._events = row, deque[Any]()
+        self._begun = self._now = self._finished()
+        self._used, self._paths = Usage.now(), row.paths()
+        self._samples = self._nbytes = 0
+        self.between: list[float] = []
 
-    def wait(self) -> None:
-        """Note a batch, and wait for an earlier one."""
-        if has_streams(self._device):
-            self._events.append(record(current_stream(self._device)))
+    @property
+    def lasted_s(self) -> float:
+        """Seconds up to the last batch."""
+        return self._now - self._begun
+
+    def take(self, batch: Batch) -> int:
+        """Count a batch once all but the last two are on the device, as in a training loop; returns its bytes."""
+        device = self._row.plan.device
+        if has_streams(device):
+            self._events.append(record(current_stream(device)))
             if len(self._events) > _UNDER_WAY:
                 self._events.popleft().synchronize()
         else:
-            synchronise(self._device)
+            synchronise(device)
+        before, self._now = self._now, time.perf_counter()
+        self.between.append(self._now - before)
+        samples, nbytes = size_of(batch)
+        self._samples += samples
+        self._nbytes += nbytes
+        return nbytes
 
-    def all(self) -> float:
-        """Wait for all of them, but for nothing that is read ahead; returns the time then."""
-        self._events.clear()
-        if has_streams(self._device):
-            current_stream(self._device).synchronize()
-        else:
-            synchronise(self._device)
-        return time.perf_counter()
-
-
-class _Turn:
-    """The counts of a turn, which may have several parts."""
-
-    def __init__(self, row: Row, plan: BenchPlan) -> None:
-        self.row, self.plan, self.arrivals = row, plan, _Arrivals(plan.device)
-        self.seconds = self.cpu_s = 0.0
-        self.nbytes = self.samples = 0
-        self.drive_bytes: int | None = 0
-        self.parts = 0
-        self.between: list[float] = []
-        self.paths: dict[str, int] = {}
-
-    def part(self, batches: Iterator[Batch], warm: Warm | None) -> None:
-        """Take batches until there were enough, or the page cache is warm; with `warm` they may end before."""
-        started, used, paths = time.perf_counter(), Usage.now(), self.row.paths()
-        ramp, now = Ramp(self.row, self.plan, used, cold=warm is not None), started
-        between, some = list[float](), (0, 0)
-        for batch in batches:
-            self.arrivals.wait()
-            before, now = now, time.perf_counter()
-            between.append(now - before)
-            some = some[0] + _samples(batch), some[1] + (nbytes := sample_bytes(batch))
-            if ramp.over(nbytes) and self._measured(batches, warm, 3 * self.plan.batches // 4 - ramp.count):
-                return
-        # The epoch has ended within its ramp, which is then all that there is to be measured.
-        self.between += between
-        self._count(started, used, paths, some)
-
-    def _measured(self, batches: Iterator[Batch], warm: Warm | None, most: int) -> bool:
-        """Measure the batches that follow; returns False if there are none.
-
-        With `warm` they are `most` of them at the most: the last ones of an epoch were read while nothing was measured.
-        """
-        first, used, paths = self.arrivals.all(), Usage.now(), self.row.paths()
-        now = looked = first
-        low = len(self.between)
-        some = 0, 0
-        for batch in batches:
-            some = some[0] + _samples(batch), some[1] + sample_bytes(batch)
-            self.arrivals.wait()
-            before, now = now, time.perf_counter()
-            self.between.append(now - before)
-            if self.seconds + now - first >= self.plan.turn_s:
-                break
-            # After a batch that was waited for: it is the first of its group, as the one before the first was.
-            if (
-                warm is not None
-                and (taken := len(self.between) - low) >= most
-                and taken * (now - before) >= now - first
-            ):
-                break
-            if warm is not None and now - looked > _LOOK_S and now - first > _LEAST_PART_S:
-                looked = now
-                if warm():
-                    break
-        if now == first:
-            return False
-        self._count(first, used, paths, some)
-        return True
-
-    def _count(self, first: float, used: Usage, paths: dict[str, int], some: tuple[int, int]) -> None:
-        """Add what was measured from a moment on to the turn: samples, and their bytes."""
-        end, ended = self.arrivals.all(), Usage.now()
-        self.parts += 1
-        self.seconds += end - first
-        self.samples += some[0]
-        self.nbytes += some[1]
-        self.cpu_s += ended.cpu_s - used.cpu_s
-        if self.drive_bytes is None or ended.drive_bytes is None or used.drive_bytes is None:
-            self.drive_bytes = None
-        else:
-            self.drive_bytes += max(ended.drive_bytes - used.drive_bytes, 0)
-        for path, moved in _difference(self.row.paths(), paths).items():
-            self.paths[path] = self.paths.get(path, 0) + moved
-
-    def record(self, number: int) -> dict[str, Any]:
-        """The turn, for the record."""
+    def end(self) -> dict[str, Any]:
+        """Wait for the last batches; returns what was counted."""
+        seconds, used = self._finished() - self._begun, Usage.now()
+        known = used.drive_bytes is not None and self._used.drive_bytes is not None
         return {
-            "turn": number,
-            "gb_per_s": self.nbytes / self.seconds / 1e9 if self.seconds else 0.0,
-            "seconds": self.seconds,
+            "seconds": seconds,
             "batches": len(self.between),
-            "samples": self.samples,
-            "bytes": self.nbytes,
-            "parts": self.parts,
-            "cpu_s": self.cpu_s,
-            "drive_bytes": self.drive_bytes,
-            "bytes_by_path": self.paths,
+            "samples": self._samples,
+            "bytes": self._nbytes,
+            "cpu_s": used.cpu_s - self._used.cpu_s,
+            "drive_bytes": max((used.drive_bytes or 0) - (self._used.drive_bytes or 0), 0) if known else None,
+            "bytes_by_path": _difference(self._row.paths(), self._paths),
         }
+
+    def _finished(self) -> float:
+        """The time when all batches are on the device; nothing waits for what is read ahead."""
+        device = self._row.plan.device
+        if has_streams(device):
+            current_stream(device).synchronize()
+        else:
+            synchronise(device)
+        return time.perf_counter()
 
 
 class Ramp:
     """The beginning of a part: until as much was handed out as had been read ahead when the row found its pace."""
 
-    def __init__(self, row: Row, plan: BenchPlan, used: Usage, *, cold: bool) -> None:
-        self._row, self._plan, self._started = row, plan, time.perf_counter()
+    def __init__(self, row: Row, plan: BenchPlan, *, cold: bool) -> None:
+        self._row, self._plan = row, plan
         self._most = max(plan.batches // 4, 1) if cold else None
-        self._moved, self._used = sum(row.paths().values()), used if cold else None
-        self._depth = row.depth()
+        self._moved, self._read = sum(row.paths().values()), Usage.now().drive_bytes if cold else None
+        self._depth, self._begun = row.depth(), time.perf_counter()  # once the row is open
         self.count = self._handed = self._since = 0
 
     def over(self, nbytes: int) -> bool:
         """Count a batch, and return whether what comes after it is at the row's own pace."""
         self.count += 1
         self._handed += nbytes
-        waited = time.perf_counter() - self._started
+        waited = time.perf_counter() - self._begun
         if (depth := self._row.depth()) != self._depth:
             self._depth, self._since = depth, self._handed
         if self._most is not None and self.count >= self._most:
@@ -226,15 +161,44 @@ class Ramp:
     def _ahead(self) -> int:
         """Bytes that were read and not handed out, as far as that is known."""
         moved = sum(self._row.paths().values()) - self._moved
-        if self._used is not None and self._used.drive_bytes is not None:  # what is not counted before it is gathered
-            moved = max(moved, (Usage.now().drive_bytes or 0) - self._used.drive_bytes)
+        if self._read is not None:  # what is not counted before it is gathered
+            moved = max(moved, (Usage.now().drive_bytes or 0) - self._read)
         return moved - self._handed
+
+
+def _measured(
+    row: Row, plan: BenchPlan, batches: Iterator[Batch], warm: Warm | None, seconds: float
+) -> tuple[dict[str, Any], list[float]]:
+    """Take batches for so many seconds after a ramp, or until the page cache is warm or there are none."""
+    ramp, first = Ramp(row, plan, cold=warm is not None), _Part(row)
+    for batch in batches:
+        if ramp.over(first.take(batch)):
+            break
+    part = _Part(row)
+    # Cold, the last batches of an epoch are left out: they were read while nothing was measured.
+    most, looked_s = 3 * plan.batches // 4 - ramp.count, 0.0
+    for batch in batches:
+        part.take(batch)
+        if part.lasted_s >= seconds:
+            break
+        if warm is None:
+            continue
+        # After a batch that was waited for: it is the first of its group, as the one before the first was.
+        if (taken := len(part.between)) >= most and taken * part.between[-1] >= part.lasted_s:
+            break
+        if part.lasted_s > _LEAST_PART_S and part.lasted_s - looked_s > _LOOK_S:
+            looked_s = part.lasted_s
+            if warm():
+                break
+    if not part.lasted_s:
+        part = first  # the epoch has ended within its ramp, which is then all that there is to be measured
+    return part.end(), part.between
 
 
 def run_turn(
     row: Row, plan: BenchPlan, number: int, prepare: Callable[[int], Warm] | None = None
 ) -> tuple[dict[str, Any], list[float]]:
-    """A turn of a row that is open.
+    """A turn of a row.
 
     Without `prepare`, epochs follow one another. With it, a turn has parts, each of one epoch at most: it is called
     before each, with the number of the epoch, and has the page cache cold, for which rows that map files are closed
@@ -249,31 +213,47 @@ def run_turn(
     Returns:
         The turn, for the record, and the seconds between its batches.
     """
-    turn = _Turn(row, plan)
-    until = time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)
+    parts, between = list[dict[str, Any]](), list[float]()
+    left_s, until = plan.turn_s, time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)
     for part in count():
         epoch, warm = 1 + number + plan.turns * part, None
         if prepare is not None:
             if row.maps:
                 row.close()
             warm = prepare(epoch)
-        row.open()
         every = row.epoch(epoch) if prepare is not None else endless(row, epoch)
-        with closing(cast("Any", every)) as batches:
-            turn.part(batches, warm)
+        with closing(every) as batches:
+            found, times = _measured(row, plan, batches, warm, left_s)
+        parts.append(found)
+        between += times
+        left_s -= found["seconds"]
         row.rest()
-        if prepare is None or turn.seconds >= plan.turn_s or time.monotonic() > until:
+        if prepare is None or left_s <= 0 or time.monotonic() > until:
             break
-    return turn.record(number), turn.between
+    turn = totals(parts)
+    rate = turn["bytes"] / turn["seconds"] / 1e9 if turn["seconds"] else 0.0
+    return {"turn": number, "gb_per_s": rate, "parts": len(parts), **turn}, between
+
+
+def totals(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The sums of what was counted in parts of a turn, or in turns."""
+    found: dict[str, Any] = {
+        name: sum(one[name] for one in counts) for name in ("seconds", "batches", "samples", "bytes", "cpu_s")
+    }
+    from_drive = [one["drive_bytes"] for one in counts]
+    found["drive_bytes"] = None if None in from_drive else sum(from_drive)
+    paths: Counter[str] = Counter()
+    for one in counts:
+        paths.update(one["bytes_by_path"])
+    return found | {"bytes_by_path": dict(paths)}
 
 
 def settle(row: Row, plan: BenchPlan, most_s: float) -> None:
     """Run epochs until bytes take the same paths as before: registering shards takes a while. Nothing is measured."""
-    row.open()
     before: object = None
     started = looked = time.monotonic()
     for number in count():
-        with closing(cast("Any", row.epoch(number))) as batches:
+        with closing(row.epoch(number)) as batches:
             for _ in batches:
                 if (now := time.monotonic()) - started > most_s:
                     row.rest()
@@ -293,11 +273,6 @@ def _paths_of(row: Row) -> object:
     shares = {path: round(nbytes / max(sum(moved.values()), 1), 1) for path, nbytes in moved.items()}
     tiers = row.loader.cache.tiers.values() if isinstance(row, LoaderRow) else ()
     return shares, [tier.held_bytes for tier in tiers]
-
-
-def _samples(batch: Batch) -> int:
-    value = next(iter(batch.values()))
-    return len(value[1]) - 1 if isinstance(value, tuple) else len(value)
 
 
 def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:

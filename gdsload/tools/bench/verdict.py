@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gdsload.system.units import format_bytes
 from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
-from gdsload.tools.bench.facts import STATES, Facts, Row, compared, figure, gain_text, percent, rate, saved
+from gdsload.tools.bench.facts import STATES, Facts, Row, compared, cores_saved, figure, gain_text, percent, rate, saved
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
     judge_step,
@@ -92,24 +92,34 @@ def verdict(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _next(facts: Facts, answer: Answer) -> list[str]:
-    path, made_in = shlex.quote(facts.record["dataset"]["path"]), facts.record["dataset"].get("made_in")
+    """Commands to go on with, which keep the options that chose what was measured."""
+    data, given = facts.record["dataset"], facts.record["conditions"]
+    made_in = data.get("made_in")  # the dataset is gone
+    place = shlex.quote(made_in or data["path"])
+
+    def bench(more: str = "", **changed: str) -> str:
+        options = given.get("options", {}) | {f"--{name}": value for name, value in changed.items()}
+        words = shlex.join(word for option in options.items() for word in option)
+        target = f"--make 8GiB {place}" if made_in else place
+        return " ".join(filter(None, ("gdsload bench", target, words, more)))
+
     found = []
-    if made_in is not None:  # the dataset is gone
-        path = f"--make 8GiB {shlex.quote(made_in)}"
     if answer.gds == "unavailable":
-        found.append(f"gdsload doctor {path if made_in is None else shlex.quote(made_in)}")
+        found.append(f"gdsload doctor {place}")
     if answer.case in ("noisy", "undecided", "few turns"):
-        found.append(f"gdsload bench {path} {longer(facts)}")
+        found.append(bench(longer(facts)))
     if answer.case == "too short":
-        found.append(f"gdsload bench {path} {longer_turns(facts)}")
+        found.append(bench(longer_turns(facts)))
     if answer.case in ("alone", "not asked"):
-        found.append(f"gdsload bench {path} --backends auto,gds,bounce")
-    if answer.case in ("not cold", "stopped"):
-        found.append("gdsload bench --make 8GiB DIR" if answer.case == "not cold" else f"gdsload bench {path}")
-    if facts.record["conditions"]["step_ms"] is None:
-        found.append(f"gdsload bench {path} --step-ms MS")
+        found.append(bench(backends="auto,gds,bounce"))
+    if answer.case == "not cold":
+        found.append("gdsload bench --make 8GiB DIR")
+    if answer.case == "stopped":
+        found.append(bench())
+    if given["step_ms"] is None:
+        found.append(bench("--step-ms MS"))
     if made_in is None and facts.limit("drive") is not None:
-        found.append(f"gdsload bench {path} --commands")  # to check the limit with fio
+        found.append(bench("--commands"))  # to check the limit with fio
     return found
 
 
@@ -204,7 +214,7 @@ def _absent(facts: Facts) -> Answer | None:
         return None
     if state == "hot":
         return _absent_in_memory(facts, other)
-    lacks = facts.left_out("gds")
+    lacks = facts.record["conditions"]["unavailable"].get("gds", "")
     if not lacks and not any("auto" in row["asked"] for row in facts.rows(state)):
         return Answer(
             "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
@@ -292,8 +302,7 @@ def _beside(facts: Facts) -> Answer:
 
 
 def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
-    state, less, auto = facts.decisive, saved(gds, other), "auto" in gds["asked"]
-    cores = less * rate(gds) if less is not None else 0.0
+    state, cores, auto = facts.decisive, cores_saved(gds, other), "auto" in gds["asked"]
     also = f", with {figure(cores)} fewer busy cores" if cores >= 0.05 else ""
     used = " `auto` uses it." if auto else ""
     return Answer(
@@ -329,8 +338,7 @@ def _worse(facts: Facts, gds: Row, other: Row, _found: Comparison) -> Answer:
 
 
 def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
-    less = saved(gds, other)
-    cores = less * rate(gds) if less is not None else 0.0
+    cores = cores_saved(gds, other)
     many = cores >= _MANY_CORES * facts.cores
     small = found.chance < CHANCE and abs(found.gain) <= EQUAL
     apart = (

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_ROW_BYTES = 150_000
+_KEPT = ("row", "shuffle", "batch_size", "device", "backends", "workers")
+"""Options that the commands of `next` have, too: they choose what is measured, and not for how long."""
 _EXAMPLES = """
 gdsload bench shards/                         does GDS help here?
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
@@ -53,9 +56,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument(
         "--make", nargs=2, metavar=("SIZE", "DIR"), help="generate a dataset of SIZE in DIR, measure it, and remove it"
     )
-    parser.add_argument(
-        "--row", type=_size, default="150KB", metavar="SIZE", help="bytes of a sample of --make (default: 150KB)"
-    )
+    parser.add_argument("--row", type=_size, metavar="SIZE", help="bytes of a sample of --make (default: 150KB)")
     _add_measure(parser)
     _add_output(parser)
     parser.set_defaults(run=_run, names={"backend": "--backends"})
@@ -211,7 +212,7 @@ def _dataset(chosen: argparse.Namespace, bar: Bar) -> Iterator[str]:
 
     size, folder = chosen.make
     bar.say(f"writing the dataset to {folder}…")
-    path = make_dataset(folder, size, chosen.row)
+    path = make_dataset(folder, size, chosen.row or _ROW_BYTES)
     try:
         yield path
     finally:
@@ -231,16 +232,15 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 
 
 def _print_commands(plan: BenchPlan) -> None:
-    from gdsload.tools.bench.same_pattern import commands, pasteable
+    from gdsload.tools.bench.same_pattern import commands
 
-    width = page_width()
     found = commands(plan.files, plan.read_bytes, shuffle=plan.shuffle, device=str(plan.device))
     notes = {
         "fio": "O_DIRECT reads into CPU memory; without io_uring: --ioengine=libaio",
         "gdsio": "cuFile into the GPU; -x 2: through CPU memory",
     }
     for name, words in found.items():
-        say("\n".join([f"# {notes[name]}", *pasteable(words, width)]))
+        say(f"# {notes[name]}\n{shlex.join(words)}")
 
 
 def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
@@ -248,6 +248,11 @@ def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any
     from gdsload.tools.bench.verdict import verdict
 
     record["command"] = shlex.join(["gdsload", *chosen.words])
+    record["conditions"]["options"] = {
+        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
+        for name in _KEPT
+        if (value := getattr(chosen, name)) is not None
+    }
     if chosen.make is not None:
         record["dataset"]["made_in"] = chosen.make[1]
     return record | {"verdict": verdict(record)}

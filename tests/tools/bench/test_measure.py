@@ -13,10 +13,9 @@ import gdsload
 from gdsload.errors import BackendUnavailableError, DiskFullError, OptionError, ReadError
 from gdsload.loader.loader import DataLoader
 from gdsload.system.drive_rate import DriveRate
+from gdsload.tools.bench import bench_plan, made, make_dataset, make_plan, plan_text, rows, run_bench
 from gdsload.tools.bench import cache_state as cache
-from gdsload.tools.bench import made, make_dataset, make_plan, plan_text, rows, run_bench
 from gdsload.tools.bench import measure as run
-from tests.tools.bench.conftest import written
 
 
 @pytest.fixture(autouse=True)
@@ -46,20 +45,13 @@ def test_no_round_begins_after_the_budget(planned):
     assert any("the budget of 0.5 s was over" in note for note in record["conditions"]["notes"])
 
 
-@pytest.fixture
-def tmpfs(planned):
-    folder = tempfile.mkdtemp(dir="/dev/shm", prefix="gdsload-bench-") if os.path.isdir("/dev/shm") else None
-    if folder is None:
-        pytest.skip("there is no /dev/shm here")
-    yield os.path.join(folder, "shards")
-    shutil.rmtree(folder)
-
-
-def test_cold_is_refused_where_files_are_in_memory_alone(tmpfs, planned):
-    plan = planned(written(tmpfs), turns=1)
-    if run.describe(plan)["file_system"] != "tmpfs":
-        pytest.skip("/dev/shm is no tmpfs here")
-    record = run_bench(plan)
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no /dev/shm here")
+def test_cold_is_refused_where_files_are_in_memory_alone(bench_data, planned):
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gdsload-bench-") as folder:
+        plan = planned(shutil.copytree(bench_data, f"{folder}/shards"), turns=1)
+        if bench_plan.describe(plan)["file_system"] != "tmpfs":
+            pytest.skip("/dev/shm is no tmpfs here")
+        record = run_bench(plan)
     assert record["cold"]["state"].startswith("not cold: ")
     assert "tmpfs" in record["cold"]["state"]
     assert record["cold"]["rows"] == []
@@ -110,8 +102,8 @@ def test_who_cannot_see_pages_is_not_believed(planned, monkeypatch, module, name
 
 
 def test_hot_is_refused_where_memory_is_too_small_but_for_what_is_there(planned, monkeypatch):
-    real, more = run.describe, {"fits_memory": False, "memory_bytes": 1000}
-    monkeypatch.setattr(run, "describe", lambda plan: real(plan) | more)
+    real, more = bench_plan.describe, {"fits_memory": False, "memory_bytes": 1000}
+    monkeypatch.setattr(bench_plan, "describe", lambda plan: real(plan) | more)
     plan = planned(turns=1, cold=False)
     assert "1000 B of memory are available" in run_bench(plan)["hot"]["state"]
     more["file_system"] = "tmpfs"
@@ -132,56 +124,37 @@ def test_hot_is_refused_where_the_page_cache_takes_too_long_to_fill(planned, dro
 def test_of_many_pages_some_are_looked_at(planned, drops, monkeypatch):
     plan = planned()
     monkeypatch.setattr(cache, "_MOST_PAGES", 128)
-    monkeypatch.setattr(cache, "_RUN_PAGES", 2)
+    monkeypatch.setattr(cache, "_DRAWN_PAGES", 128)
     assert cache.look(plan.files) == cache.Residency(128, 0)
     assert cache.fill(plan.files[:1]).hot
     assert 0 < cache.look(plan.files).share < 1
     assert cache.fill(plan.files) == cache.Residency(128, 128)
 
 
-def altered(batch):
-    """A byte of the last sample is another one."""
-    batch["image"][-1, -1, -1] ^= 1
-    return batch
-
-
-def swapped(batch):
-    """A sample has the text of another."""
-    batch["text"].reverse()
-    return batch
-
-
+OTHER_BYTES = "has other bytes than ShardDataset reads"
 WRONG = {
-    "altered": lambda batches: map(altered, batches),
-    "swapped": lambda batches: map(swapped, batches),
-    "one less": lambda batches: [{name: [1, 2] for name in batches[0]}, *batches[1:]],
-    "the first twice": lambda batches: [dict(batches[0]), *batches],
-}
+    "a byte of the last samples": (lambda batches: [batch["image"][-1, -1, -1:].add_(1) for batch in batches], OTHER_BYTES),
+    "a sample has the text of another": (lambda batches: batches[0]["text"].reverse(), OTHER_BYTES),
+    "the first batch comes twice": (lambda batches: batches.insert(0, dict(batches[0])), OTHER_BYTES),
+    "a sample is missing": (
+        lambda batches: batches[0].update(image=batches[0]["image"][:2]), "a batch has 2 samples instead of 3",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("how", "match", "shuffle"),
-    [
-        ("altered", "has other bytes than ShardDataset reads", False),
-        ("altered", "has other bytes than ShardDataset reads", "block"),
-        ("one less", "a batch has 2 samples instead of 3", "full"),
-        ("the first twice", "has other bytes than ShardDataset reads", "full"),
-        ("swapped", "has other bytes than ShardDataset reads", "full"),
-    ],
-)
-def test_wrong_bytes_end_it(planned, monkeypatch, how, match, shuffle):
+@pytest.mark.parametrize("how", WRONG)
+def test_wrong_bytes_end_it(planned, monkeypatch, how):
+    change, match = WRONG[how]
+
     class Wrong(DataLoader):
         def __iter__(self):
-            return (batch for batch in WRONG[how](list(super().__iter__())))
+            batches = list(super().__iter__())
+            change(batches)
+            return (batch for batch in batches)
 
     monkeypatch.setattr(rows, "DataLoader", Wrong)
     with pytest.raises(ReadError, match=match):
-        run_bench(planned(batch_size=3, shuffle=shuffle))
-
-
-def test_a_field_may_be_called_index(tmp_path, planned):
-    record = run_bench(planned(written(tmp_path / "d", index=True), turns=1, cold=False))
-    assert {checked["samples"] for checked in record["verified"]} == {512}
+        run_bench(planned(batch_size=3, shuffle="full"))
 
 
 def test_rounds_begin_with_the_next_row_and_each_third_has_all(planned):
@@ -200,16 +173,14 @@ def test_a_bench_without_a_backend_is_refused(planned):
         run_bench(planned(backends=("bounce",)))
 
 
-@pytest.mark.parametrize("budget_s", [1, 60, 120, 3600])
+@pytest.mark.parametrize("budget_s", [1, 60, 3600])
 def test_the_plan_keeps_to_its_budget(planned, budget_s):
     plan = planned(seconds=None, budget_s=budget_s, turns=9)
     assert 0 < plan.turns * 2 * (plan.turn_s + plan.hot_turn_s) < budget_s
+    assert "9 turns of " in plan_text(plan)
     assert plan.ramp_s <= plan.turn_s
     assert plan.turn_s == 3 * plan.hot_turn_s
-    if budget_s >= 60:
-        assert plan.hot_turn_s > 0.1
-        said = f"9 turns of {plan.turn_s:.2g} s cold and {plan.hot_turn_s:.2g} s hot for each row of gdsload's, 3 for "
-        assert said in plan_text(plan)
+    assert plan.hot_turn_s > 0.1 or budget_s == 1
 
 
 @pytest.mark.parametrize(("gb_per_s", "factor"), [(1e-6, 2), (1e6, 1)])

@@ -3,11 +3,7 @@
 import json
 
 from gdsload.tools.bench import run_bench
-
-KEYS = {
-    *("name", "kind", "detail", "asked", "backend", "reason", "gb_per_s", "samples_per_s", "batch_ms"),
-    *("cpu_s_per_gb", "drive_share", "share_of_limit", "warning", "bytes_by_path", "turns"),
-}
+from tests.tools.bench.records import COLD
 
 
 def test_the_record_has_limits_and_a_row_for_each_path(planned, drops):
@@ -20,7 +16,9 @@ def test_the_record_has_limits_and_a_row_for_each_path(planned, drops):
     assert record["limits"]["memory"]["gb_per_s"] > 0
     assert [epoch.keys() for epoch in record["cold_start"]["epochs"]] == [{"seconds", "gb_per_s", "first_batch_s"}] * 3
     assert "CUDA device" in record["conditions"]["unavailable"]["gds"]
-    assert [checked["row"] for checked in record["verified"]] == ["host", "read", "torch DataLoader"]
+    assert [(checked["row"], checked["samples"]) for checked in record["verified"]] == [
+        ("host", 512), ("read", 512), ("torch DataLoader", 512)
+    ]  # fmt: skip
     for state in ("cold", "hot"):
         found = record[state]
         assert found["state"] == state
@@ -28,7 +26,7 @@ def test_the_record_has_limits_and_a_row_for_each_path(planned, drops):
         assert found["rows"][0]["asked"] == ["auto", "host"]  # equal rows are one
         assert record["limits"]["noise"][state] >= 0
         for row in found["rows"]:
-            assert row.keys() == KEYS
+            assert row.keys() == COLD["rows"][0].keys()  # the records that are made up have what this one has
             assert len(row["turns"]) == (2 if row["kind"] in ("gdsload", "control") else 1)
             assert 0 < row["gb_per_s"]["q1"] <= row["gb_per_s"]["median"] <= row["gb_per_s"]["q3"]
             assert row["cpu_s_per_gb"] > 0

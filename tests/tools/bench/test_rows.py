@@ -13,7 +13,7 @@ import gdsload
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.reads import Extents
 from gdsload.tools.bench.by_hand import StoredRows, runs
-from gdsload.tools.bench.rows import TorchRow, sample_bytes
+from gdsload.tools.bench.rows import TorchRow, size_of
 
 
 def equal(one, other):
@@ -39,7 +39,8 @@ def test_rows_by_hand_are_those_of_the_dataset(bench_data, opened, ids):
         found = opened[shared].batch(np.array(ids))
         assert list(found) == list(wanted)
         assert all(equal(found[name], wanted[name]) for name in wanted)
-    assert sample_bytes(found) == sum(1024 + 32 + 2 * (i % 5) + 2 * (i % 3) + i % 4 for i in ids)
+    nbytes = sum(1024 + 32 + 2 * (i % 5) + 2 * (i % 3) + i % 4 for i in ids)
+    assert size_of(found) == (len(ids), nbytes)
 
 
 def test_neighbours_are_one_run():
@@ -51,9 +52,9 @@ def test_neighbours_are_one_run():
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_rows_by_hand_come_in_the_order_of_the_loader(planned, shuffle):
     plan = planned(shuffle=shuffle, batch_size=64)
-    with DataLoader(plan.path, 64, shuffle, device="cpu", with_index=True) as loader:
+    with DataLoader(plan.path, 64, shuffle, device="cpu", fields=["label"]) as loader:
         loader.set_epoch(3)
-        wanted = [batch["index"].tolist() for batch in loader]
+        wanted = [batch["label"].tolist() for batch in loader]
     assert [ids.tolist() for ids in plan.ids(3)] == wanted
 
 

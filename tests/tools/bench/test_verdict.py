@@ -152,20 +152,16 @@ def test_the_keys_that_programs_read():
     assert verdict(made_record(NO_DRIVE, {"limits": {"link": None}}))["limit"] is None
 
 
-def test_why_and_when_it_would_be_otherwise():
-    found = verdict(made_record())
-    assert found["why"] == (
-        "bounce reaches 96 % of the speed of the drive, and gds 97 %. The difference is within the noise. Your 193 GiB "
-        "fit into memory, so from the second epoch on mapped is 4.4 times as fast as the drive."
-    )
-    assert (
-        found["saves"] == "gds saves 0.057 CPU seconds per GB compared with bounce: 0.66 of 112 cores while it reads."
-    )
-    assert found["do"] == "nothing: `DataLoader(...)` uses bounce, then mapped automatically."
-    assert found["otherwise"] == (
-        "It would help with more than 1 TiB of data and a busy CPU, or with 4 such drives (bounce reads at most about "
-        "44.0 GB/s)."
-    )
+def test_the_next_commands_can_be_pasted():
+    options = {"conditions": {"options": {"--shuffle": "block", "--backends": "gds"}}}
+    found = verdict(made_record({"dataset": {"path": "/data/a b"}, "cold": table(COLD["rows"][0])}, options))
+    assert found["next"] == [
+        f"gdsload bench '/data/a b' --shuffle block --backends {rest}"
+        for rest in ("auto,gds,bounce", "gds --step-ms MS", "gds --commands")
+    ]
+
+
+def test_why_and_what_to_do():
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
     lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
     found = verdict(made_record(FAST_DRIVE, lacks, {"cold": table(row("bounce", 14.0))}))
@@ -243,11 +239,3 @@ def test_more_drives_are_counted():
     assert found["do"] == 'No loader is that fast. Use 3 such drives, encoded images or `cache="vram"`.'
     found = verdict(made_record({"conditions": {"step_ms": 0.2}, "cold": None}))["loading"]
     assert found["do"].startswith("No loader is that fast, since the link is the limit.")
-
-
-def test_a_step_that_was_not_given():
-    found = verdict(made_record())
-    assert found["loading"]["sentence"] == (
-        "Not asked. A step on a batch of 108 that takes longer than 1.5 ms (cold) or 0.32 ms (hot) does not wait."
-    )
-    assert found["next"] == [f"gdsload bench /data/imagenet --{option}" for option in ("step-ms MS", "commands")]

@@ -174,7 +174,14 @@ def test_a_made_dataset_is_removed(command, measured, monkeypatch, tmp_path, fai
     said = command("--make", "1MiB", tmp_path, "--row", "64KiB", code=130 if fails else 0)
     assert samples == [(16, (65536,))]
     assert list(tmp_path.iterdir()) == []
-    assert fails or f"gdsload bench --make 8GiB {tmp_path} --step-ms MS" in said.out
+    assert fails or f"gdsload bench --make 8GiB {tmp_path} --row 65536 --device cpu --step-ms MS" in said.out
+
+
+def test_the_next_commands_have_the_options_that_chose_what_is_measured(command, dataset, measured):
+    options = ["--shuffle", "full", "--batch-size", 7, "--backends", "auto,host"]
+    found = command(dataset, *options, "--turns", 5, "--json").tree["verdict"]["next"]
+    kept = "gdsload bench /data/imagenet --shuffle full --batch-size 7 --device cpu --backends auto,host"
+    assert found == [f"{kept} --step-ms MS", f"{kept} --commands"]
 
 
 def test_commands_of_other_programs_are_printed_and_nothing_is_measured(dataset, command, measured):
