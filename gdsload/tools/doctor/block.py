@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor.trials import TRIED_BYTES, FileTrial
 
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
@@ -137,11 +138,13 @@ class Volume:
     """A mount, and the data on it.
 
     Attributes:
-        folder: a folder of it that data are in, or one file, without links.
+        folder: a folder of it that data are in, without links.
         mount: the mount; None if the mount table does not say.
         stack: block devices from the file system down to the drives.
         shards: safetensors files on it.
         nbytes: bytes in them.
+        file: one of them that is large enough for a trial read, or empty.
+        trial: the trial read of a file on it.
     """
 
     folder: str
@@ -149,6 +152,8 @@ class Volume:
     stack: tuple[BlockDevice, ...] = ()
     shards: int = 0
     nbytes: int = 0
+    file: str = ""
+    trial: FileTrial = field(default_factory=FileTrial)
 
     @property
     def point(self) -> str:
@@ -171,28 +176,35 @@ class Volume:
         return tuple(block for block in self.stack if block.kind not in ("md", "dm"))
 
 
-def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str | None], tree: Tree) -> tuple[Volume, ...]:
-    """The mounts that files are on, those with the most files first.
+def volumes_of(
+    tree: Tree, number: Callable[[str], str | None], place: str, shards: Iterable[tuple[str, int]]
+) -> tuple[Volume, ...]:
+    """The mounts that shards are on, those with the most of them first; without shards the mount of the place.
 
-    `files` has for each the folder that it is in, without links, and its bytes; `number` gives ``major:minor`` of the
-    device of a path, or None.
+    `shards` has the path of each, without links, and its bytes; `number` gives ``major:minor`` of the device of a path,
+    or None.
     """
-    folders: dict[str, list[int]] = {}
-    for folder, nbytes in files:
-        folders.setdefault(folder, []).append(nbytes)
+    folders: dict[str, dict[str, int]] = {}
+    for path, nbytes in shards:
+        folders.setdefault(os.path.dirname(path), {})[path] = nbytes
     mounts, found = read_mounts(tree), dict[Mount | str, Volume]()
-    for folder, sizes in folders.items():
+    for folder, sizes in (folders or {place: {}}).items():
         mount = find_mount(mounts, folder, number(tree.at(folder)))
         known = found.get(mount or folder)
         if known is None:
             block = find_block(tree, mount) if mount else None
             known = Volume(folder, mount, tuple(stack_of(tree, block)) if block else ())
-        found[mount or folder] = replace(known, shards=known.shards + len(sizes), nbytes=known.nbytes + sum(sizes))
+        found[mount or folder] = replace(
+            known,
+            shards=known.shards + len(sizes),
+            nbytes=known.nbytes + sum(sizes.values()),
+            file=known.file or min((path for path, nbytes in sizes.items() if nbytes >= TRIED_BYTES), default=""),
+        )
     return tuple(sorted(found.values(), key=lambda volume: -volume.shards))
 
 
 def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
-    """The folder and the bytes of each safetensors file at a path without links; None for a link that leads nowhere."""
+    """The path and the bytes of each safetensors file at a path without links; None for a link that leads nowhere."""
     path, resolved = tree.at(real), cache(tree.resolve)
     with suppress(OSError):
         if os.path.isfile(path):
@@ -202,7 +214,9 @@ def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
             for entry in entries:
                 if entry.name.endswith(SHARD_SUFFIX) and (entry.is_symlink() or entry.is_file()):
                     link = os.readlink(entry.path) if entry.is_symlink() else entry.name
-                    folder, found = resolved(os.path.dirname(os.path.join(real, link))), None
+                    named, name = os.path.split(os.path.join(real, link))
+                    folder, found = resolved(named), None
                     with suppress(OSError):  # a link that cannot be looked at leads nowhere
-                        found = (folder, entry.stat().st_size) if folder and entry.is_file() else None
+                        if folder and entry.is_file():
+                            found = os.path.join(folder, name), entry.stat().st_size
                     yield found

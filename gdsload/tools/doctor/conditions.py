@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.system.probe.known_bugs import driver_version, nvfs_version
+from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Check, Context, condition, on_each
 from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip, info, warning
 
@@ -50,9 +51,9 @@ def gpu(context: Context) -> Finding:
     return condition(context, True, name, name=name)
 
 
-def drive(context: Context) -> Finding:
+def drive(context: Context, volume: Volume) -> Finding:
     """A plain local NVMe drive: no RAID, no NVMe over fabrics."""
-    stack, drives = context.place.stack, context.place.drives
+    stack, drives = volume.stack, volume.drives
     evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
     local = Fix("Put the data on a local NVMe drive")
     if not stack:

@@ -9,7 +9,7 @@ from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.conditions import OPEN_DRIVER, registry_dwords
 from gdsload.tools.doctor.context import Context, trouble
-from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
 
 _VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
 """The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""
@@ -20,18 +20,12 @@ _SMALL_BYTES = 2**30
 
 def driver(context: Context) -> Finding:
     """The NVIDIA kernel driver."""
-    tree = context.system.tree
-    text = tree.text("/proc/driver/nvidia/version")
-    version, is_open = driver_version(tree)
+    version, is_open = driver_version(context.system.tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open, "address": context.gpu_address()}
     if version:
         return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module", **evidence)
-    if text is not None:
-        return unknown("/proc/driver/nvidia/version contains no version", **evidence)
-    if tree.exists("/dev/dxg"):
-        return info("this is WSL, which uses the NVIDIA driver of Windows", **evidence)
     if context.gpu.kind == "cuda" and not context.gpu.error:
-        return info("torch uses a GPU, but /proc/driver/nvidia is hidden (a sandbox, perhaps)", **evidence)
+        return info("torch uses a GPU, but /proc/driver/nvidia shows no version (WSL, or a sandbox)", **evidence)
     if context.gpu_address() and not context.wants_host:
         fix = Fix("Install the NVIDIA driver", "root", "", OPEN_DRIVER.commands[:1])
         if context.container:

@@ -118,7 +118,7 @@ def drives(context: Context) -> Finding:
         return warning(f"GPU {gpu} is on NUMA node {home}, but {', '.join(far)}", near, **evidence)
     roots = {address: _root(context, address) for address in (gpu, *nodes)}
     other = [address for address in nodes if gpu and roots[address] and roots[gpu] and roots[address] != roots[gpu]]
-    if other and not (context.probe is not None and context.probe.proven):
+    if other and not context.probe.proven:
         message = f"GPU {gpu} and drive {', '.join(other)} have different root complexes: cuFile may refuse DMA"
         return trouble(context, message, near, **evidence)
     if len(mounts) > 1:
