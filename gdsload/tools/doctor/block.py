@@ -26,7 +26,6 @@ _KINDS = (
     ("drbd", "network"),
 )  # fmt: skip
 _NUMBER = re.compile(r"\d+:\d+", re.ASCII)
-_DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +113,16 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
 
 def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
     """A device and all devices below it, from top to bottom; every device once."""
-    return list({found.name: found for found in _walk(tree, block, 0)}.values())
-
-
-def _walk(tree: Tree, block: BlockDevice, depth: int) -> Iterator[BlockDevice]:
-    yield block
-    if depth >= _DEEPEST:
-        return
-    drive = block.path.rpartition("/")[0] if block.partition else block.path
-    for name in tree.names(f"{drive}/slaves")[:64]:
-        below = _named(tree, name)
-        if below is not None:
-            yield from _walk(tree, below, depth + 1)
+    found: dict[str, BlockDevice] = {}
+    waiting = [block]
+    while waiting:
+        upper = waiting.pop(0)
+        if upper.name not in found:
+            found[upper.name] = upper
+            drive = upper.path.rpartition("/")[0] if upper.partition else upper.path
+            below = (_named(tree, name) for name in tree.names(f"{drive}/slaves"))
+            waiting += [lower for lower in below if lower is not None]
+    return list(found.values())
 
 
 def _pci_address(path: str) -> str:

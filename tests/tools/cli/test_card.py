@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.tools.cli.card_facts import BINS, cached_share, classes_of, field_facts, lengths_of, spread_of
+from gdsload.tools.cli.card_facts import cached_share, classes_of, field_facts, lengths_of
+from gdsload.tools.cli.samples import BINS, spread_of
 from tests.page_cache import chill
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\x1b[31m & </title>"

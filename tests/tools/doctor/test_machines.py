@@ -153,7 +153,7 @@ def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made
     found = {finding.check: finding for finding in report.findings}
     assert found["packages.cuda-bindings"].remedy.endswith('pip install "gdsload[cu13]"')
     assert found["packages.kvikio"].severity == "error"
-    assert "cupy-cuda12x (CUDA 12)" in found["packages.cuda-major"].message
+    assert "another CUDA than torch, which is built for CUDA 13" in found["packages.cupy"].message
     nvfs.distributions["cupy-cuda13x"] = "14.2.0"
     report = nvfs.diagnose()
     assert "more than one cupy" in next(f.message for f in report.findings if f.check == "packages.cupy")

@@ -35,12 +35,8 @@ POSIX = {"proven": False, "path": "cufile-posix"}
         ({"gpu__device": {"kind": "hip"}}, "bounce", "AMD"),
         ({"packages__cuda_bindings": {"works": False}}, "bounce", "cuda-bindings"),
         ({"cufile__probe": POSIX}, "mapped", "from the page cache"),
-        ({"cufile__probe": {"proven": False, "status": "timeout"}}, "mapped", "from the page cache"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"registered": False}}, "bounce", "cannot be registered"),
-        ({"cufile__probe": POSIX, "gpu__mapping": {"registered": None}}, "bounce", "cannot be registered"),
         ({"cufile__probe": POSIX, "memory__page_cache": {"fits": False}}, "bounce", "do not fit"),
-        ({"cufile__probe": POSIX, "memory__page_cache": {"fits": None}}, "mapped", "page cache"),
-        ({"cufile__probe": POSIX, "packages__cuda_bindings": {"works": False}}, "mapped", "from the page cache"),
         ({"cufile__probe": POSIX, "gpu__mapping": {"slow": True}}, "bounce", "too slowly"),
     ],
 )
