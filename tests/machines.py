@@ -132,7 +132,7 @@ def make_host(made: Made) -> None:
     made.write("/proc/self/cgroup", "0::/\n")
     made.write("/proc/meminfo", "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\n")
     made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
-    made.write("/proc/self/status", "Name:\tpython\nCpus_allowed_list:\t0-63,128-191\n")
+    made.write("/proc/self/status", f"Name:\tpython\nCpus_allowed:\t{','.join(['ffffffff'] * 4)}\n")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
     made.shard()

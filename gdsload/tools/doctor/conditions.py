@@ -189,15 +189,15 @@ def nvme(context: Context) -> Finding:
     evidence: dict[str, Any] = {"registered": sorted(map(clip, registered)), "patched": patched}
     if "nvme" in registered:
         return condition(context, True, "the nvme driver is registered with nvidia-fs", **evidence)
-    if modules is not None and patched:
-        message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
+    if modules is not None:
+        message = "the nvme driver is not registered with nvidia-fs; the kernel's own has no hooks for it"
         return condition(context, False, message, _PATCHED, **evidence)
-    if modules is not None or patched is False:
-        message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
-        return condition(context, False, message, _PATCHED, **evidence)
+    if patched is None:
+        return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
     if patched:
         return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)
-    return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
+    message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
+    return condition(context, False, message, _PATCHED, **evidence)
 
 
 def bugs(context: Context) -> Finding:

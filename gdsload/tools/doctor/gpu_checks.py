@@ -121,24 +121,15 @@ def _bar1_by_sysfs(context: Context) -> int:
 
 
 def part(context: Context) -> Finding:
-    """MIG and vGPU: a part of a GPU."""
-    name, tree = context.gpu_name(), context.system.tree
-    mig = (
-        context.gpu.mig
-        or " MIG " in f"{name} "
-        or any(
-            child.startswith("gi")
-            for gpu in tree.names("/proc/driver/nvidia/capabilities")
-            for child in tree.names(f"/proc/driver/nvidia/capabilities/{gpu}/mig")
-        )
-    )
-    evidence = {"mig": mig, "virtual": context.gpu.virtual or bool(_VIRTUAL.search(name))}
+    """MIG and vGPU: a part of a GPU, which its name shows."""
+    name = context.gpu_name()
+    evidence = {"mig": " MIG " in f"{name} ", "virtual": bool(_VIRTUAL.search(name))}
     if evidence["virtual"] and _BEFORE_ADA.search(name):
         fix = Fix("Pass a whole GPU through to the machine, or use Ada or later", "root", "a new virtual machine")
         message = f"{clip(name)} is a vGPU of a model before Ada, which GDS does not support"
         return trouble(context, message, fix, **evidence)
-    if mig:
-        message = f"{clip(name)} has MIG on, and NVIDIA does not document whether GDS works on slices: see cufile.probe"
+    if evidence["mig"]:
+        message = f"{clip(name)} is a MIG slice, on which NVIDIA does not document GDS: see cufile.probe"
         return info(message, **evidence)
     if evidence["virtual"]:
         return info(f"{clip(name)} is a vGPU: GDS needs the open driver", **evidence)

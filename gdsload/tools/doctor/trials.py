@@ -39,8 +39,6 @@ class GpuTrial:
         slow: whether they have, and `mapped_rate` is too low for the `mapped` backend.
         bar1_bytes: the size of BAR1 by NVML; 0 if unknown.
         bar1_free: the free part of it.
-        mig: whether MIG is on.
-        virtual: whether it is a vGPU.
         status: the end of the process that tried it: ``ok``, ``timeout``, ``crashed`` or ``skipped``.
     """
 
@@ -57,8 +55,6 @@ class GpuTrial:
     slow: bool = False
     bar1_bytes: int = 0
     bar1_free: int = 0
-    mig: bool = False
-    virtual: bool = False
     status: str = "ok"
 
 

@@ -42,18 +42,16 @@ def of(made: Made):
 def test_each_drive_is_shown_with_its_numa_node(two: Made):
     found = of(two)
     finding = found["topology.drives"]
-    assert finding.evidence == {
-        "gpus": {GPU: 0, FAR_GPU: 1},
-        "mounts": [
-            {"mount": "/data", "device": "nvme0n1p1", "shards": 3, "bytes": 3 * 8192, "drives": {DRIVE: 0}},
-            {"mount": "/far", "device": "nvme1n1", "shards": 2, "bytes": 2 * 8192, "drives": {FAR: 1}},
-        ],
+    gpus = {GPU: 0, FAR_GPU: 1}
+    assert finding.evidence["volumes"] == {
+        "/data": {"gpus": gpus, "drives": {DRIVE: 0}, "device": "nvme0n1p1", "shards": 3},
+        "/far": {"gpus": gpus, "drives": {FAR: 1}, "device": "nvme1n1", "shards": 2},
     }
     assert finding.severity == "warning"
-    assert finding.message == f"GPU {GPU} is on NUMA node 0, but drive {FAR} on 1"
+    assert f"/far: GPU {GPU} is on NUMA node 0, but drive {FAR} on 1" in finding.message
     assert found["storage.path"].message == "/home/set: 5 safetensors files, 40 KiB on 2 mounts"
     two.write(f"/sys/bus/pci/devices/{FAR}/numa_node", "0")
-    assert of(two)["topology.drives"].message == "2 mounts: /data 3 shards on nvme0n1p1, /far 2 shards on nvme1n1"
+    assert of(two)["topology.drives"].message == "drive and GPU are on NUMA node 0"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,14 @@ def block(name: str, number: str, path: str, backing: str = "") -> Change:
     return change
 
 
+def layer(name: str, number: str, below: str, detail: str, text: str) -> Change:
+    def change(made: Made) -> None:
+        made.write(f"{made.layer(name, number, below)}/{detail}", text)
+        made.mounts(ROOT_MOUNT, f"40 27 {number} / /data rw - xfs /dev/{name} rw")
+
+    return change
+
+
 def build(**changes: str) -> Change:
     return lambda made: setattr(made, "build", dataclasses.replace(made.build, **changes))
 
@@ -107,11 +115,17 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
         (files(without=("/proc/self/status",)), "unknown", "cannot be read"),
     ],
     "memory.page-cache": [
+        (files(), "ok", "8 KiB of data, 120 GiB of memory: they fit"),
+        (files({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/memory.max": "1000000"}), "ok",
+         "976.6 KiB of memory (the control group has no more): they fit"),
+        (both(files({"/sys/fs/cgroup/memory.max": "4096"}), mount(f"{DATA}tmpfs tmpfs rw")), "ok", "in memory already"),
         (files({"/sys/fs/cgroup/memory.max": "9000", "/sys/fs/cgroup/memory.current": "1000"}), "info",
          "so every epoch reads the drive Raise the container's memory limit"),
     ],
     "gpu.driver": [
         (files({"/proc/driver/nvidia/version": "NVRM"}), "info", "shows no version"),
+        (lambda made: (shutil.rmtree(made.root / "proc/driver/nvidia"), setattr(made, "gpu", GpuTrial(error="no"))),
+         "error", "Install the NVIDIA driver"),
         (both(lambda made: setattr(made, "gpu", GpuTrial(error="no")),
               files(without=["/proc/driver/nvidia/version"], environ={"container": "x"})), "error", "--gpus all"),
     ],
@@ -133,10 +147,7 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
         (gpu(name="NVIDIA A100-SXM4-40GB"), "ok", "neither"),
         (gpu(name="NVIDIA A100-40C"), "warning", "before Ada"),
         (gpu(name="NVIDIA L40S-48Q"), "info", "the open driver"),
-        (gpu(virtual=True), "info", "the open driver"),
-        (gpu(mig=True), "info", "MIG"),
-        (gpu(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"), "info", "MIG"),
-        (files({"/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access": ""}), "info", "MIG"),
+        (gpu(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"), "info", "MIG slice"),
     ],
     "gpu.mapping": [
         (gpu(mapped_rate=0.25e9, pinned_rate=22e9, slow=True, coherent=True), "info",
@@ -188,8 +199,7 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
     "cufile.nvfs-nvme": [
         (files(), "ok", "is registered"),
         (files({"/proc/driver/nvidia-fs/modules": "wekafsio: 1\n"}), "warning", "mlnx-nvme-dkms"),
-        (files({"/proc/driver/nvidia-fs/modules": "wekafsio: 1\n", "/proc/kallsyms": HOOKS}), "warning",
-         "DOCA 26.01"),
+        (files({"/proc/kallsyms": HOOKS}, without=("/proc/driver/nvidia-fs/modules",)), "ok", "has hooks"),
         (files(without=("/proc/driver/nvidia-fs/modules",)), "warning", "kernel's own"),
         (files(without=("/proc/driver/nvidia-fs/modules", "/proc/kallsyms")), "unknown", "cannot be checked"),
     ],
@@ -219,6 +229,11 @@ CASES: dict[str, list[tuple[Change, str, str]]] = {
         (files(without=("/proc/self/mountinfo",)), "unknown", "not in the mount table"),
     ],
     "storage.drives": [
+        (layer("md0", "9:0", "nvme0n1", "md/level", "raid0\n"), "ok",
+         "md0 (md raid0) over nvme0n1 (nvme SAMSUNG MZQL23T8HCLS-00A07), which nvidia-fs reads"),
+        (layer("md0", "9:0", "nvme0n1", "md/level", "raid5\n"), "warning", "or on md raid0"),
+        (layer("dm-0", "253:0", "nvme0n1p1", "dm/uuid", "CRYPT-LUKS2-abc-root\n"), "warning",
+         "dm-0 (dm CRYPT-LUKS2-abc-root) over nvme0n1p1 (nvme"),
         (block("vda", "254:0", "/sys/devices/pci0000:00/0000:00:05.0/virtio2/block/vda"), "info",
          "vda (virtio): not NVMe"),
         (block("loop0", "7:0", "/sys/devices/virtual/block/loop0", "/images/data.img\n"), "warning",

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.mounts import find_mount, parse_mounts
 from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.trials import temporary_file, try_file
@@ -17,26 +16,6 @@ from tests.machines import ROOT_MOUNT, Hang, Made
 def mounted(made: Made, line: str):
     made.mounts(ROOT_MOUNT, line)
     return made.findings()
-
-
-def test_md_raid0_is_read_through_nvidia_fs_only(nvfs: Made):
-    nvfs.write(f"{nvfs.layer('md0', '9:0', 'nvme0n1')}/md/level", "raid0\n")
-    found = mounted(nvfs, "40 27 9:0 / /data rw - xfs /dev/md0 rw")
-    assert found["storage.drives"].severity == "ok"
-    assert [layer["name"] for layer in found["storage.drives"].evidence["stack"]] == ["md0", "nvme0n1"]
-    for name in ("version", "devcount"):
-        nvfs.remove(f"/proc/driver/nvidia-fs/{name}")
-    nvfs.probe = CufileProbe("failed", "no")
-    assert nvfs.findings()["cufile.p2p-drive"].severity == "warning"
-    nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid5\n")
-    assert "on md raid0" in nvfs.findings()["storage.drives"].remedy
-
-
-def test_an_encrypted_volume(nvfs: Made):
-    nvfs.write(f"{nvfs.layer('dm-0', '253:0', 'nvme0n1p1')}/dm/uuid", "CRYPT-LUKS2-abc-root\n")
-    found = mounted(nvfs, "40 27 253:0 / /data rw - ext4 /dev/mapper/data rw,data=ordered")["storage.drives"]
-    assert (found.severity, found.evidence["stack"][-1]["pci"]) == ("warning", "0000:04:00.0")
-    assert "dm-0 (dm CRYPT-LUKS2-abc-root) over nvme0n1p1 (nvme" in found.message
 
 
 def test_layers_that_form_a_circle_end(nvfs: Made):
