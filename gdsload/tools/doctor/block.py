@@ -18,7 +18,7 @@ from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mount
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.trials import TRIED_BYTES, FileTrial
 
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
 _KINDS = (
     ("nvme", "nvme"), ("vd", "virtio"), ("xvd", "xen"), ("sd", "scsi"), ("md", "md"), ("dm-", "dm"), ("loop", "loop"),
@@ -99,7 +99,6 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
 
     With NVMe multipath the drive belongs to a subsystem in /sys/devices/virtual, which links to its controllers.
     """
-    name = drive.rpartition("/")[2]
     parent = drive.rpartition("/")[0]
     candidates = [parent, f"{drive}/device"]
     candidates += [f"{parent}/{other}" for other in tree.names(parent) if re.fullmatch(r"nvme\d+", other)]
@@ -108,7 +107,7 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
         transport = tree.text(f"{controller}/transport", 64) if controller else None
         if controller and transport:
             return transport, controller
-    return ("pcie", drive) if _pci_address(drive) else ("", drive if name else parent)
+    return "pcie" if _pci_address(drive) else "", drive
 
 
 def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
@@ -127,7 +126,7 @@ def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
 
 def _pci_address(path: str) -> str:
     """The PCI address of the device in a sysfs path, the last one in it; empty if there is none."""
-    return next((part for part in reversed(path.split("/")) if _PCI.fullmatch(part)), "")
+    return next((part for part in reversed(path.split("/")) if PCI_ADDRESS.fullmatch(part)), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gdsload.errors import DatasetNotFoundError
@@ -97,7 +98,7 @@ def diagnose(
     """
     system = system or System()
     start = time.monotonic()
-    asked = os.path.join(os.getcwd(), path)  # and not longer: its file system may not answer
+    asked = str(Path(path).absolute())  # links are not followed: the file system may not answer
     place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, None))
     if place.exists is False:
         raise DatasetNotFoundError("there is no such file or folder", file=asked, remedy="Name the folder of the data.")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import KnownBug, known_bug
 from gdsload.system.probe.library import Config, read_config, wants_p2p
-from gdsload.tools.doctor.block import BlockDevice, Volume, shard_files, volumes_of
+from gdsload.tools.doctor.block import PCI_ADDRESS, BlockDevice, Volume, shard_files, volumes_of
 from gdsload.tools.doctor.finding import WORST_FIRST, Finding, Fix, info, ok, unknown, warning
 from gdsload.tools.doctor.system import System, TorchBuild
 from gdsload.tools.doctor.trials import GpuTrial
 
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
-_BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
 _VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 
@@ -72,7 +71,7 @@ class DataPlace:
 def locate(system: System, path: str) -> DataPlace:
     """Find the mounts of a path. May block as long as its file system does."""
     tree = system.tree
-    whole = os.path.join(os.getcwd(), path)
+    whole = str(Path(path).absolute())
     real = tree.resolve(whole)
     if real is None:
         return DataPlace(whole, exists=False)
@@ -139,8 +138,8 @@ class Context:
 
     def gpu_addresses(self) -> list[str]:
         """The PCI addresses of all GPUs that the driver or else the bus knows, that of torch's first."""
-        known = [name for name in self.system.tree.names("/proc/driver/nvidia/gpus") if _BUS.fullmatch(name)]
-        asked = [self.gpu.address] if _BUS.fullmatch(self.gpu.address) else []
+        known = [name for name in self.system.tree.names("/proc/driver/nvidia/gpus") if PCI_ADDRESS.fullmatch(name)]
+        asked = [self.gpu.address] if PCI_ADDRESS.fullmatch(self.gpu.address) else []
         return list(dict.fromkeys([*asked, *(known or self._gpus_on_bus())]))
 
     def _gpus_on_bus(self) -> list[str]:
@@ -148,7 +147,7 @@ class Context:
         return [
             name
             for name in tree.names(folder)
-            if _BUS.fullmatch(name)
+            if PCI_ADDRESS.fullmatch(name)
             and tree.text(f"{folder}/{name}/vendor", 16) == _NVIDIA
             and (tree.text(f"{folder}/{name}/class", 16) or "").startswith("0x03")
         ]

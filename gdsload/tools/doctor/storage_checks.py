@@ -13,6 +13,7 @@ from gdsload.tools.doctor.finding import REBOOT, Finding, Fix, clip, error, info
 
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
+_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 
 
@@ -149,9 +150,6 @@ def facts(context: Context) -> Finding:
     if narrow:
         return warning(f"{', '.join(narrow)}, so it reads slower", "Check the slot of the drive, and reseat it")
     return ok("; ".join(said)) if said else info("no more facts about the drives are visible")
-
-
-_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
 
 
 def extents(context: Context, volume: Volume) -> Finding:

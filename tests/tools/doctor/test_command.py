@@ -125,11 +125,14 @@ def test_this_machine_whatever_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert os.listdir(tmp_path) == []
 
 
-def test_strict_and_odd_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_strict_and_odd_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.chdir(tmp_path)
     common = ["--no-probe", "--timeout", "1"]
     assert main(["doctor", str(tmp_path), *common, "--strict"]) == 1
-    assert main(["doctor", str(tmp_path), *common, "--device", "cpu"]) == 0
+    assert main(["doctor", *common, "--device", "cpu"]) == 0
     assert "You get     host" in capsys.readouterr().out
+    assert main(["doctor", *common, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["path"] == str(tmp_path)
     assert main(["doctor", str(tmp_path), *common, "--fix"]) == 0
     assert capsys.readouterr().out.startswith("# ")
     assert main(["doctor", str(tmp_path / "none"), *common]) == 1
