@@ -60,6 +60,7 @@ class Made:
         self.probe = CufileProbe("missing", "libcufile cannot be loaded")
         self.distributions: dict[str, str] = {}
         self.broken: dict[str, str] = {}
+        self.missing: tuple[str, ...] = ()
         self.calls: dict[str, object] = {}
 
     def write(self, path: str, content: str | bytes = "") -> None:
@@ -111,10 +112,11 @@ class Made:
             try_file=lambda file: self.file,
             distributions=lambda: self.distributions,
             import_error=lambda name: self.broken.get(name, ""),
+            can_load=lambda name: name not in self.missing,
             number=lambda path: "0:0",
         )
         calls = dataclasses.replace(calls, **self.calls)
-        return System(Tree(str(self.root)), self.environ, ("/site",), self.architecture, calls)
+        return System(Tree(str(self.root)), self.environ, self.architecture, calls)
 
     def diagnose(self, path: str = "/data/set", device: str | None = None, *, probe: bool | None = None):
         return diagnose(path, device, system=self.system(), probe=probe, timeout_s=5)
@@ -130,9 +132,7 @@ def make_host(made: Made) -> None:
     made.write("/proc/self/cgroup", "0::/\n")
     made.write("/proc/meminfo", "MemTotal:       131072000 kB\nMemAvailable:   125829120 kB\n")
     made.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops\n")
-    made.write("/proc/self/status", "Name:\tpython\nCpus_allowed_list:\t0-63,128-191\n")
-    for name in ("libudev.so.1", "libmount.so.1"):
-        made.write(f"/usr/lib/x86_64-linux-gnu/{name}")
+    made.write("/proc/self/status", f"Name:\tpython\nCpus_allowed:\t{','.join(['ffffffff'] * 4)}\n")
     made.mounts(ROOT_MOUNT, DATA_MOUNT)
     made.write("/run/udev/data/b259:1", "S:disk/by-id/x\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
     made.shard()
@@ -204,8 +204,6 @@ def nvfs(laptop: Made) -> Made:
     laptop.write("/proc/driver/nvidia-fs/devcount", "1\n")
     laptop.write("/proc/driver/nvidia-fs/modules", "nvme: 1.0\n")
     laptop.write("/dev/nvidia-fs0")
-    laptop.write("/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")
-    laptop.link("/usr/lib/x86_64-linux-gnu/libcufile.so.0", "/usr/lib/x86_64-linux-gnu/libcufile.so.1.15.1")
     laptop.probe = WORKING_PROBE
     return laptop
 

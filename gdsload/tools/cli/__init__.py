@@ -22,7 +22,7 @@ from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect,
 from gdsload.tools.cli import reshard as rearrange
 from gdsload.tools.cli.faults import as_typed, show_fault, show_note, show_usage, typed_error
 from gdsload.tools.cli.terminal import safe_streams
-from gdsload.tools.cli.usage import Parser, flags, meant
+from gdsload.tools.cli.usage import Parser, flags, meant, python_names
 
 __all__ = ["Terminated", "ended_by_sigterm", "main", "make_parser"]
 
@@ -136,6 +136,4 @@ def _names(parser: Parser) -> dict[str, str]:
     late = parser.get_default("late")
     if late is not None:
         late(parser)
-    found = {flag[2:].replace("-", "_"): flag for flag in flags(parser) if flag.startswith("--")}
-    own: Mapping[str, str] = parser.get_default("names") or {}
-    return {**found, **own}
+    return python_names(parser)

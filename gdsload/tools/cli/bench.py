@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -59,7 +58,7 @@ def add_to(commands: Commands[Parser]) -> None:
     parser.add_argument("--row", type=_size, metavar="SIZE", help="bytes of a sample of --make (default: 150KB)")
     _add_measure(parser)
     _add_output(parser)
-    parser.set_defaults(run=_run, names={"backend": "--backends"})
+    parser.set_defaults(run=_run)
 
 
 def _add_measure(parser: Parser) -> None:
@@ -82,7 +81,7 @@ def _add_measure(parser: Parser) -> None:
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
-        parser, "--backends", one=_backend, metavar="NAME,...",
+        parser, "--backends", dest="backend", one=_backend, metavar="NAME,...",
         help=f"backends to measure (default: all that work here). {ways}",
     )  # fmt: skip
     parser.add_argument(
@@ -195,10 +194,6 @@ def _check(chosen: argparse.Namespace) -> None:
         except argparse.ArgumentTypeError as error:
             raise OptionError(f"--make: {error}") from None
     if chosen.html is not None:
-        if os.path.isdir(chosen.html):
-            raise OptionError(f"--html: {chosen.html} is a folder", remedy="Name a file in it.")
-        if not os.path.isdir(os.path.dirname(chosen.html) or "."):
-            raise OptionError(f"--html: the folder of {chosen.html} does not exist", remedy="Create the folder first.")
         refuse_unwritable(chosen.html, "page")
 
 
@@ -224,7 +219,7 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 
     return make_plan(
         path, batch_size=chosen.batch_size, shuffle={None: True, "none": False}.get(chosen.shuffle, chosen.shuffle),
-        device=chosen.device, backends=tuple(chosen.backends) if chosen.backends else None,
+        device=chosen.device, backends=tuple(chosen.backend) if chosen.backend else None,
         budget_s=chosen.budget,
         turns=chosen.turns, seconds=chosen.seconds, cold=not chosen.hot_only, hot=not chosen.cold_only,
         workers=chosen.workers, step_ms=chosen.step_ms,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.units import counted, format_bytes
 from gdsload.system.version import __version__
-from gdsload.tools.cli.card_facts import Classes, FieldFacts, Lengths, Spread, cached_share, classes_of, field_facts
-from gdsload.tools.cli.samples import drawn, metadata_lines, short
+from gdsload.tools.cli.card_facts import Classes, FieldFacts, Lengths, cached_share, classes_of, field_facts
+from gdsload.tools.cli.samples import Spread, drawn, metadata_lines, short
 from gdsload.tools.cli.sheet import as_picture, channels_first, picture_of, value_limits
 from gdsload.tools.cli.terminal import plain
 from gdsload.tools.web_page import web_page
@@ -172,7 +172,7 @@ def _histogram(found: Spread, what: str) -> Iterator[str]:
 
 
 def _figure(number: float) -> str:
-    return f"{number:.0f}" if number.is_integer() or 1000 <= abs(number) < 10**15 else short(number)
+    return f"{number:.0f}" if float(number).is_integer() or 1000 <= abs(number) < 10**15 else short(number)
 
 
 def _classes(found: Classes) -> Iterator[str]:

@@ -5,7 +5,6 @@ Facts that require reading samples are computed from random samples, with a fixe
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections import Counter
@@ -21,16 +20,14 @@ from gdsload.shards.format.metadata import class_names
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.page_cache import is_resident
 from gdsload.shards.reads import PAGE_BYTES
-from gdsload.tools.cli.samples import SEED, drawn, label_field, labels_of
+from gdsload.tools.cli.samples import SEED, Spread, drawn, label_field, labels_of, spread, spread_of
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     from gdsload.loader.dataset import ShardDataset
     from gdsload.shards.format.schema import Field
 
-BINS = 24
 _SAMPLES, _BYTES = 2000, 16 * 2**20
 """The most samples whose values are read, and their most bytes, so that a card of a large dataset takes seconds."""
 _EXACT = 20_000_000
@@ -38,22 +35,6 @@ _EXACT = 20_000_000
 _PAGES = 1000
 _FIRST_TEXTS, _CHARACTERS = 3, 400
 _TOGETHER = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Statistics of numbers: their count, the least, greatest and mean of the finite ones, and counts of the others.
-
-    `bars` has the counts of equally wide bins from `least` to `greatest`.
-    """
-
-    count: int
-    least: float
-    greatest: float
-    mean: float
-    nan: int
-    infinite: int
-    bars: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,33 +122,6 @@ def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
     return FieldFacts(name, field, nbytes, None, known, images, texts)
 
 
-def spread_of(values: torch.Tensor) -> Spread | None:
-    """The statistics of a tensor's numbers; None for complex numbers."""
-    import torch
-
-    if values.is_complex():
-        return None
-    return _spread(values.reshape(-1).to(torch.float64).numpy(), whole=not values.is_floating_point())
-
-
-def _spread(wide: NDArray[np.float64], *, whole: bool) -> Spread:
-    """The statistics of numbers. Each whole number has its own bar, if there are not too many."""
-    finite = wide[np.isfinite(wide)]
-    nan = int(np.isnan(wide).sum())
-    if not finite.size:
-        return Spread(wide.size, math.nan, math.nan, math.nan, nan, wide.size - nan, ())
-    least, greatest = float(finite.min()), float(finite.max())
-    if whole and greatest - least < BINS:
-        places, bins = finite - least, int(greatest - least) + 1
-    else:
-        room = greatest / 2 - least / 2  # halves, since the difference may overflow
-        places = (finite / 2 - least / 2) / room * BINS if room else np.zeros_like(finite)
-        bins = BINS if room else 1
-    bars = np.bincount(places.astype(np.int64).clip(0, bins - 1), minlength=bins)
-    infinite = wide.size - finite.size - nan
-    return Spread(wide.size, least, greatest, float((finite / finite.size).sum()), nan, infinite, tuple(map(int, bars)))
-
-
 def lengths_of(lengths: NDArray[np.int64]) -> Lengths:
     """The quantiles of the lengths of samples, their histogram, and the cost of padding."""
     found = np.percentile(lengths, (0, 50, 99, 100), method="inverted_cdf")
@@ -179,7 +133,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> Lengths:
     total = int(mixed.sum())
     padding = 1 - total / room if room else 0.0
     to_longest = 1 - total / (longest * len(mixed)) if longest else 0.0
-    return Lengths((least, middle, most, longest), padding, to_longest, _spread(mixed.astype(float), whole=True))
+    return Lengths((least, middle, most, longest), padding, to_longest, spread(mixed))
 
 
 def _images(found: Sequence[bytes]) -> str:

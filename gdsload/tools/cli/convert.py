@@ -17,7 +17,7 @@ from gdsload.tools.cli.source_options import HelpSource, add_source_options, as_
 from gdsload.tools.cli.terminal import Bar, say, say_wrapped
 from gdsload.tools.cli.usage import Commands, Parser, add_list, script_folder
 from gdsload.tools.cli.whole_file import refuse_unwritable, write_whole
-from gdsload.tools.cli.writing import NAMES, add_writing, listed, run_with_bar, show_notes, summarise
+from gdsload.tools.cli.writing import add_writing, listed, run_with_bar, show_notes, summarise
 
 if TYPE_CHECKING:
     from gdsload.conversion.keywords import ConvertKeywords
@@ -62,14 +62,14 @@ def add_to(commands: Commands[Parser]) -> None:
     )  # fmt: skip
     bad.add_argument("--report", metavar="FILE", help="where skipped samples are listed, one JSON object a line")
     add_writing(parser)
-    parser.set_defaults(run=_run, late=add_source_options, names=NAMES)
+    parser.set_defaults(run=_run, late=add_source_options)
 
 
 def _add_samples(parser: Parser) -> None:
     samples = parser.add_argument_group("samples")
     add_list(samples, "--fields", metavar="NAME,...", help="keep these fields only (default: all)")
     samples.add_argument(
-        "--cast", action="append", type=as_pairs, default=[], metavar="NAME=TYPE,...",
+        "--cast", dest="casts", action="append", type=as_pairs, default=[], metavar="NAME=TYPE,...",
         help="cast fields; what TYPE does not hold is a bad sample, or with TYPE:clip clipped and counted",
     )  # fmt: skip
     add_list(samples, "--ragged", default=[], metavar="NAME,...", help="fields whose first dimension varies")
@@ -103,7 +103,7 @@ def _options(chosen: argparse.Namespace) -> ConvertKeywords:
         "kind": chosen.kind,
         "source_options": source_options(chosen),
         "fields": chosen.fields,
-        "casts": {name: str(kind) for given in chosen.cast for name, kind in given.items()},
+        "casts": {name: str(kind) for given in chosen.casts for name, kind in given.items()},
         "ragged": chosen.ragged,
         "fixed": chosen.fixed,
         "map": chosen.map,

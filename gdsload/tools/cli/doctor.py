@@ -121,22 +121,24 @@ def render_text(
     should be.
     """
     verdict, ways, others = report.verdict, _shown_ways(report), _others(report)
-    path = shlex.quote(plain(report.machine["path"]))
+    path, room = shlex.quote(plain(report.machine["path"])), width - _indent(width)
+    fine = sum(one.severity in ("ok", "info") for one in report.findings)
     sections = [
-        ("Data", [_data(report)]),
-        ("Machine", [_machine(report)]),
-        ("You get", [f"{verdict.backend}: {verdict.why}"]),
-        ("Missing", [verdict.missing]),
-        ("Worth it?", [verdict.worth.replace("PATH", path)]),
+        ("Data", _data(report)),
+        ("Machine", _machine(report)),
+        ("You get", f"{verdict.backend}: {verdict.why}"),
+        ("Missing", verdict.missing),
+        ("Worth it?", verdict.worth.replace("PATH", path)),
     ]
-    lines = [line for title, texts in sections for line in _section(title, texts, width, painted)]
+    lines: list[str] = []
+    for title, text in sections:
+        lines += _section(title, wrapped(plain(text), room), width, painted) if text else []
     if ways:
-        lines += ["", *_section("For GDS", _steps(ways, width - _indent(width)), width, painted, whole=True)]
         host = "; root is the host's" if report.machine["container"] else ""
-        lines += _section("", [f"`gdsload doctor {path} --fix` prints the commands{host}"], width, painted)
+        hint = wrapped(f"`gdsload doctor {path} --fix` prints the commands{host}", room)
+        lines += ["", *_section("For GDS", [*_steps(ways, room), *hint], width, painted)]
     if others:
         lines += ["", painted("Also", "bold"), *(line for one in others for line in _lines(one, width, painted))]
-    fine = sum(one.severity in ("ok", "info") for one in report.findings)
     if everything:
         lines += _groups(report.findings, width, painted)
     else:
@@ -186,20 +188,12 @@ def _indent(width: int) -> int:
     return 12 if width >= 60 else 2
 
 
-def _section(title: str, texts: Iterable[str], width: int, painted: Paint, *, whole: bool = False) -> list[str]:
-    """Lines with a title before the first one, or above them in a narrow terminal. `whole` lines are not wrapped."""
-    indent = " " * _indent(width)
-    texts = [plain(text) for text in texts if text]
-    lines = [
-        line
-        for text in texts
-        for line in ([indent + text] if whole else wrapped(text, width, first=indent, rest=indent))
-    ]
-    if not lines or not title:
-        return lines
-    if len(indent) <= len(title):
-        return [painted(title, "bold"), *lines]
-    return [painted(title, "bold") + lines[0][len(title) :], *lines[1:]]
+def _section(title: str, lines: Iterable[str], width: int, painted: Paint) -> list[str]:
+    """Indented lines with a title before the first one, or above them in a narrow terminal."""
+    first, *rest = (" " * _indent(width) + line for line in lines)
+    if _indent(width) <= len(title):
+        return [painted(title, "bold"), first, *rest]
+    return [painted(title, "bold") + first[len(title) :], *rest]
 
 
 def _steps(ways: Sequence[Way], width: int) -> list[str]:

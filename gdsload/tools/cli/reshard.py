@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gdsload.tools.cli.usage import Commands, Parser, add_list
-from gdsload.tools.cli.writing import NAMES, add_writing, run_with_bar, summarise
+from gdsload.tools.cli.writing import add_writing, run_with_bar, summarise
 
 _PATH = "a dataset's folder, a folder of safetensors files, or one file"
 
@@ -32,7 +32,7 @@ def add_to(commands: Commands[Parser]) -> None:
     again.add_argument("out", metavar="OUT", help="the folder to make")
     for parser in (merging, splitting, again):
         add_writing(parser)
-        parser.set_defaults(run=_run, names=NAMES)
+        parser.set_defaults(run=_run)
 
 
 def _add(commands: Commands[Parser], name: str, said: str, takes: str, example: str) -> Parser:

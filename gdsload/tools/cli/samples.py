@@ -1,10 +1,11 @@
-"""A dataset's metadata and samples as text, and the choice of the samples that are shown."""
+"""A dataset's metadata and samples as text, statistics of their numbers, and the choice of the samples shown."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gdsload.errors import FormatError, OptionError
@@ -13,6 +14,7 @@ from gdsload.shards.format.metadata import class_names
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from gdsload.loader.dataset import ShardDataset
@@ -20,9 +22,26 @@ if TYPE_CHECKING:
 PICKS = ("random", "first", "class")
 SEED = 0
 """The seed of all random choices here, so that the same samples of a dataset are always shown."""
+BINS = 24
 _FIRST = 8
 _TEXT = 200
 _NAMES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Statistics of numbers: their count, the least, greatest and mean of the finite ones, and counts of the others.
+
+    `bars` has the counts of equally wide bins from `least` to `greatest`.
+    """
+
+    count: int
+    least: int | float
+    greatest: int | float
+    mean: float
+    nan: int
+    infinite: int
+    bars: tuple[int, ...]
 
 
 def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -31,33 +50,52 @@ def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
-    import torch
-
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
         return {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" "), **_picture(value)}
-    kind = str(value.dtype).removeprefix("torch.")
-    found: dict[str, Any] = {"type": kind, "shape": list(value.shape)}
-    numbers = value.flatten()
-    if value.dtype.is_complex:
-        return found | {"first": [str(number) for number in numbers[:_FIRST].tolist()]}
+    found: dict[str, Any] = {"type": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+    known, first = spread_of(value), value.flatten()[:_FIRST].tolist()
+    if known is None:
+        return found | {"first": [str(number) for number in first]}
     if value.dtype.is_floating_point:
-        wide = numbers.to(torch.float64)
-        finite = wide[wide.isfinite()]
-        found |= {"nan": int(wide.isnan().sum()), "infinite": int(wide.isinf().sum())}
-    else:
-        finite = numbers if value.dtype == torch.int64 else numbers.to(torch.uint8 if kind == "bool" else torch.int64)
-        if value.dtype == torch.uint64:  # its upper half is no int64
-            finite = numbers.to(torch.float64)
-    if finite.numel():
-        found |= {
-            "min": finite.min().item(),
-            "max": finite.max().item(),
-            "mean": finite.to(torch.float64).mean().item(),
-        }
+        found |= {"nan": known.nan, "infinite": known.infinite}
+    if known.bars:
+        found |= {"min": known.least, "max": known.greatest, "mean": known.mean}
     # NaN and infinity are no JSON numbers.
-    return found | {"first": [one if one - one == 0 else str(one) for one in numbers[:_FIRST].tolist()]}
+    return found | {"first": [one if one - one == 0 else str(one) for one in first]}
+
+
+def spread_of(values: torch.Tensor) -> Spread | None:
+    """The statistics of a tensor's numbers; None for complex numbers."""
+    import torch
+
+    if values.is_complex():
+        return None
+    kind = torch.float64 if values.is_floating_point() else torch.uint8 if values.dtype == torch.bool else values.dtype
+    return spread(values.flatten().to(kind).numpy())
+
+
+def spread(numbers: NDArray[Any]) -> Spread:
+    """The statistics of an array's numbers. Each whole number has its own bar, if there are not too many."""
+    import numpy as np
+
+    finite = numbers[np.isfinite(numbers)]
+    nan = int(np.isnan(numbers).sum())
+    if not finite.size:
+        return Spread(numbers.size, math.nan, math.nan, math.nan, nan, numbers.size - nan, ())
+    least, greatest = finite.min().item(), finite.max().item()
+    wide = finite.astype(np.float64)
+    if numbers.dtype.kind in "iu" and greatest - least < BINS:
+        places, bins = finite - finite.min(), int(greatest - least) + 1
+    else:
+        room = greatest / 2 - least / 2  # halves, since the difference may overflow
+        places = (wide / 2 - least / 2) / room * BINS if room else np.zeros_like(wide)
+        bins = BINS if room else 1
+    bars = np.bincount(places.astype(np.int64).clip(0, bins - 1), minlength=bins)
+    infinite = numbers.size - finite.size - nan
+    mean = float((wide / wide.size).sum())
+    return Spread(numbers.size, least, greatest, mean, nan, infinite, tuple(map(int, bars)))
 
 
 def _picture(value: bytes) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from typing import Any
 from gdsload.conversion.option_types import source_parameters
 from gdsload.conversion.recognise import KINDS, source_class
 from gdsload.tools.cli.terminal import wrapped
-from gdsload.tools.cli.usage import Parser, entry, flags, help_width, meant, say_help
+from gdsload.tools.cli.usage import OF_SOURCE, Parser, entry, flags, help_width, meant, say_help
 
-_PREFIX = "source:"
 _ENTRY = re.compile(r"^(\*{0,2}\w+): ?(.*)$")
 
 
@@ -39,13 +38,13 @@ def add_source_options(parser: Parser, wanted: Collection[str] | None = None) ->
             how: dict[str, Any] = {"type": partial(_from_text, annotation=parameter.annotation)}
             if _takes(parameter.annotation, bool):
                 how = {"action": argparse.BooleanOptionalAction}
-            parser.add_argument(flag, dest=_PREFIX + name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+            parser.add_argument(flag, dest=OF_SOURCE + name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
             known.append(flag)
 
 
 def source_options(chosen: argparse.Namespace) -> dict[str, Any]:
     """Those of them that a command line had, by their names in Python."""
-    return {name.removeprefix(_PREFIX): value for name, value in vars(chosen).items() if name.startswith(_PREFIX)}
+    return {name.removeprefix(OF_SOURCE): value for name, value in vars(chosen).items() if name.startswith(OF_SOURCE)}
 
 
 def _from_text(text: str, annotation: Any = Any) -> Any:

@@ -19,6 +19,8 @@ from gdsload.tools.cli.faults import show_usage
 from gdsload.tools.cli.terminal import columns, paint, say, wrapped
 
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what `add_subparsers` returns
+OF_SOURCE = "source:"
+"""The beginning of the names of a kind's options in the namespace."""
 _WIDEST = 100
 _SECOND = 26
 _NARROWEST = 24
@@ -127,6 +129,16 @@ def say_help(lines: Iterable[str], file: Any = None) -> None:
 def flags(parser: argparse.ArgumentParser) -> list[str]:
     """The options of a parser, as they are typed."""
     return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - there is no other way
+
+
+def python_names(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """The first long flag of each option, by its name in Python."""
+    found: dict[str, str] = {}
+    for action in parser._actions:  # noqa: SLF001 - there is no other way
+        long = [flag for flag in action.option_strings if flag.startswith("--")]
+        if long:
+            found.setdefault(action.dest.removeprefix(OF_SOURCE), long[0])
+    return found
 
 
 def meant(word: str, known: Iterable[str], *, quote: str = "'") -> str:

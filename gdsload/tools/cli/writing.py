@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gdsload.errors import Skipped
 
 _FIELDS = 8
-NAMES = {"casts": "--cast"}
-"""How options are typed that have other names in Python; for `as_typed`."""
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """`gdsload doctor`: the obstacles between data at a path and the GPU of this machine, with remedies.
 
 report = gdsload.tools.doctor.diagnose("shards/")
-report.verdict.backend, report.verdict.why, report.verdict.improvements
+report.verdict.backend, report.verdict.why, report.verdict.missing, report.verdict.worth
 report.findings        # one for each check: check, severity, message, fix, evidence
 report.ways            # to DMA: holds, of, steps, obstacles
 """

@@ -10,14 +10,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gdsload.shards.catalog import SHARD_SUFFIX
 from gdsload.system.probe.mounts import IN_MEMORY, Mount, find_mount, read_mounts
 from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor.trials import TRIED_BYTES, FileTrial
 
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NAME = re.compile(r"[A-Za-z0-9!_.:-]{1,64}")
 _KINDS = (
     ("nvme", "nvme"), ("vd", "virtio"), ("xvd", "xen"), ("sd", "scsi"), ("md", "md"), ("dm-", "dm"), ("loop", "loop"),
@@ -25,7 +26,6 @@ _KINDS = (
     ("drbd", "network"),
 )  # fmt: skip
 _NUMBER = re.compile(r"\d+:\d+", re.ASCII)
-_DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,6 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
 
     With NVMe multipath the drive belongs to a subsystem in /sys/devices/virtual, which links to its controllers.
     """
-    name = drive.rpartition("/")[2]
     parent = drive.rpartition("/")[0]
     candidates = [parent, f"{drive}/device"]
     candidates += [f"{parent}/{other}" for other in tree.names(parent) if re.fullmatch(r"nvme\d+", other)]
@@ -108,28 +107,26 @@ def _controller(tree: Tree, drive: str) -> tuple[str, str]:
         transport = tree.text(f"{controller}/transport", 64) if controller else None
         if controller and transport:
             return transport, controller
-    return ("pcie", drive) if _pci_address(drive) else ("", drive if name else parent)
+    return "pcie" if _pci_address(drive) else "", drive
 
 
 def stack_of(tree: Tree, block: BlockDevice) -> list[BlockDevice]:
     """A device and all devices below it, from top to bottom; every device once."""
-    return list({found.name: found for found in _walk(tree, block, 0)}.values())
-
-
-def _walk(tree: Tree, block: BlockDevice, depth: int) -> Iterator[BlockDevice]:
-    yield block
-    if depth >= _DEEPEST:
-        return
-    drive = block.path.rpartition("/")[0] if block.partition else block.path
-    for name in tree.names(f"{drive}/slaves")[:64]:
-        below = _named(tree, name)
-        if below is not None:
-            yield from _walk(tree, below, depth + 1)
+    found: dict[str, BlockDevice] = {}
+    waiting = [block]
+    while waiting:
+        upper = waiting.pop(0)
+        if upper.name not in found:
+            found[upper.name] = upper
+            drive = upper.path.rpartition("/")[0] if upper.partition else upper.path
+            below = (_named(tree, name) for name in tree.names(f"{drive}/slaves"))
+            waiting += [lower for lower in below if lower is not None]
+    return list(found.values())
 
 
 def _pci_address(path: str) -> str:
     """The PCI address of the device in a sysfs path, the last one in it; empty if there is none."""
-    return next((part for part in reversed(path.split("/")) if _PCI.fullmatch(part)), "")
+    return next((part for part in reversed(path.split("/")) if PCI_ADDRESS.fullmatch(part)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +134,13 @@ class Volume:
     """A mount, and the data on it.
 
     Attributes:
-        folder: a folder of it that data are in, or one file, without links.
+        folder: a folder of it that data are in, without links.
         mount: the mount; None if the mount table does not say.
         stack: block devices from the file system down to the drives.
         shards: safetensors files on it.
         nbytes: bytes in them.
+        file: one of them that is large enough for a trial read, or empty.
+        trial: the trial read of a file on it.
     """
 
     folder: str
@@ -149,6 +148,8 @@ class Volume:
     stack: tuple[BlockDevice, ...] = ()
     shards: int = 0
     nbytes: int = 0
+    file: str = ""
+    trial: FileTrial = field(default_factory=FileTrial)
 
     @property
     def point(self) -> str:
@@ -171,28 +172,35 @@ class Volume:
         return tuple(block for block in self.stack if block.kind not in ("md", "dm"))
 
 
-def volumes_of(files: Iterable[tuple[str, int]], number: Callable[[str], str | None], tree: Tree) -> tuple[Volume, ...]:
-    """The mounts that files are on, those with the most files first.
+def volumes_of(
+    tree: Tree, number: Callable[[str], str | None], place: str, shards: Iterable[tuple[str, int]]
+) -> tuple[Volume, ...]:
+    """The mounts that shards are on, those with the most of them first; without shards the mount of the place.
 
-    `files` has for each the folder that it is in, without links, and its bytes; `number` gives ``major:minor`` of the
-    device of a path, or None.
+    `shards` has the path of each, without links, and its bytes; `number` gives ``major:minor`` of the device of a path,
+    or None.
     """
-    folders: dict[str, list[int]] = {}
-    for folder, nbytes in files:
-        folders.setdefault(folder, []).append(nbytes)
+    folders: dict[str, dict[str, int]] = {}
+    for path, nbytes in shards:
+        folders.setdefault(os.path.dirname(path), {})[path] = nbytes
     mounts, found = read_mounts(tree), dict[Mount | str, Volume]()
-    for folder, sizes in folders.items():
+    for folder, sizes in (folders or {place: {}}).items():
         mount = find_mount(mounts, folder, number(tree.at(folder)))
         known = found.get(mount or folder)
         if known is None:
             block = find_block(tree, mount) if mount else None
             known = Volume(folder, mount, tuple(stack_of(tree, block)) if block else ())
-        found[mount or folder] = replace(known, shards=known.shards + len(sizes), nbytes=known.nbytes + sum(sizes))
+        found[mount or folder] = replace(
+            known,
+            shards=known.shards + len(sizes),
+            nbytes=known.nbytes + sum(sizes.values()),
+            file=known.file or min((path for path, nbytes in sizes.items() if nbytes >= TRIED_BYTES), default=""),
+        )
     return tuple(sorted(found.values(), key=lambda volume: -volume.shards))
 
 
 def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
-    """The folder and the bytes of each safetensors file at a path without links; None for a link that leads nowhere."""
+    """The path and the bytes of each safetensors file at a path without links; None for a link that leads nowhere."""
     path, resolved = tree.at(real), cache(tree.resolve)
     with suppress(OSError):
         if os.path.isfile(path):
@@ -202,7 +210,9 @@ def shard_files(tree: Tree, real: str) -> Iterator[tuple[str, int] | None]:
             for entry in entries:
                 if entry.name.endswith(SHARD_SUFFIX) and (entry.is_symlink() or entry.is_file()):
                     link = os.readlink(entry.path) if entry.is_symlink() else entry.name
-                    folder, found = resolved(os.path.dirname(os.path.join(real, link))), None
+                    named, name = os.path.split(os.path.join(real, link))
+                    folder, found = resolved(named), None
                     with suppress(OSError):  # a link that cannot be looked at leads nowhere
-                        found = (folder, entry.stat().st_size) if folder and entry.is_file() else None
+                        if folder and entry.is_file():
+                            found = os.path.join(folder, name), entry.stat().st_size
                     yield found

@@ -12,14 +12,15 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gdsload.errors import DatasetNotFoundError
 from gdsload.system.probe import CufileProbe
-from gdsload.system.probe.known_bugs import driver_version, known_bug
+from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.version import __version__
 from gdsload.tools.doctor import (
     conditions,
@@ -29,10 +30,11 @@ from gdsload.tools.doctor import (
     package_checks,
     storage_checks,
 )
+from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Check, Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown
 from gdsload.tools.doctor.system import System, TorchBuild
-from gdsload.tools.doctor.trials import FileTrial, GpuTrial, trial_file
+from gdsload.tools.doctor.trials import FileTrial, GpuTrial, temporary_file
 from gdsload.tools.doctor.verdict import find_ways, judge
 
 CHECKS = (
@@ -50,7 +52,6 @@ _IMPORTS_S = 45.0
 """Each import of a package in a process has its own limit of 20 s; a check may import more than one."""
 
 T = TypeVar("T")
-_Trials = tuple[GpuTrial, tuple[FileTrial, ...], CufileProbe | None]
 
 
 def _start(call: Callable[[], T]) -> Future[T]:
@@ -97,58 +98,61 @@ def diagnose(
     """
     system = system or System()
     start = time.monotonic()
-    asked = os.path.join(os.getcwd(), path)  # and not longer: its file system may not answer
-    place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, asked, None))
+    asked = str(Path(path).absolute())  # links are not followed: the file system may not answer
+    place = _result(_start(lambda: locate(system, asked)), start + _FILES_S, DataPlace(asked, None))
     if place.exists is False:
         raise DatasetNotFoundError("there is no such file or folder", file=asked, remedy="Name the folder of the data.")
     build = _result(_start(system.calls.torch_build), start + _FILES_S, TorchBuild("", "", ""))
-    gpu, files, found = _trials(system, place, build, device or "", probe=probe, timeout_s=timeout_s)
-    context = Context(system, place, build, gpu, files, found, device or "")
+    no_probe = CufileProbe("skipped", "the trial read did not end in time")
+    context = Context(system, place, build, device or "", GpuTrial(status="skipped"), no_probe)
+    ends = time.monotonic() + timeout_s + _FILES_S
+    trying = _start(lambda: _with_trials(context, probe, timeout_s, ends))
+    context = _result(trying, ends + _GRACE_S, context)
     findings = _check(context)
-    return Report(_machine(context, findings), findings, judge(findings), find_ways(findings))
+    return Report(_machine(context), findings, judge(findings), find_ways(findings))
 
 
-def _trials(
-    system: System, place: DataPlace, build: TorchBuild, wanted: str, *, probe: bool | None, timeout_s: float
-) -> _Trials:
+def _with_trials(context: Context, probe: bool | None, timeout_s: float, deadline: float) -> Context:
     """Try the GPU, files and cuFile at the same time, with one file of each mount."""
-    calls = system.calls
-    deadline = time.monotonic() + timeout_s + _FILES_S
-    no_gpu = GpuTrial(status="skipped")
+    calls, tree, volumes = context.system.calls, context.system.tree, context.place.volumes
+    device = f"cuda:{_rank(context.system)}" if context.device in ("", "cuda") else context.device
+    ask_gpu = not context.wants_host and bool(context.torch.accelerator)
     late_gpu = GpuTrial(status="timeout", error="torch and CUDA did not answer in time")
-    no_probe = None if probe is False else CufileProbe("skipped", "the trial read did not end in time")
-    bug = known_bug(system.tree)
-    ask_gpu = wanted != "cpu" and bool(build.accelerator)
-    seen = Context(system, place, build, no_gpu, (), None, wanted).has_gpu
-    device = f"cuda:{_rank(system)}" if wanted in ("", "cuda") else wanted
+    refused = _refused(context, probe, ask_gpu=ask_gpu)
 
-    def ask_cufile(file: str) -> CufileProbe | None:
-        if probe is False:
-            return None
-        if bug is not None and bug.hangs and not probe:
-            return CufileProbe("skipped", bug.what)
-        if not ask_gpu and not seen:
-            return CufileProbe("skipped", "there is no NVIDIA GPU to read into")
-        if not file:
-            return CufileProbe("skipped", "there is no file to read, and none can be created there")
-        return calls.probe(file, device, timeout_s)
+    def ask_cufile(file: str) -> CufileProbe:
+        why = refused or ("" if file else "there is no file to read, and none can be created there")
+        return CufileProbe("skipped", why) if why else calls.probe(file, device, timeout_s)
 
-    def try_all() -> _Trials:
-        with contextlib.ExitStack() as stack:
-            places = [volume.folder if volume.shards else place.real for volume in place.volumes]
-            files = [stack.enter_context(trial_file(system.tree.at(one))) or "" for one in places]
-            gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else no_gpu)
-            trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
-            probes = [_start(partial(ask_cufile, file)) for file in files]
-            found = filter(None, [_result(probe, deadline, no_probe) for probe in probes])
-            return (
-                _result(gpu, deadline, late_gpu),
-                tuple(_result(trial, deadline, FileTrial(file)) for trial, file in zip(trials, files, strict=True)),
-                # Loaders go by cuFile's worst result.
-                min(found, key=lambda probe: (probe.status == "ok", probe.proven), default=no_probe),
-            )
+    with contextlib.ExitStack() as stack:
+        files = [
+            tree.at(volume.file) if volume.file else stack.enter_context(temporary_file(tree.at(volume.folder)))
+            for volume in volumes
+        ]
+        gpu = _start(lambda: calls.try_gpu(files[0] if files else "", device, timeout_s) if ask_gpu else context.gpu)
+        trials = [_start(partial(calls.try_file, file) if file else FileTrial) for file in files]
+        probes = [_start(partial(ask_cufile, file)) for file in files]
+        found = [_result(probe, deadline, context.probe) for probe in probes]
+        tried = tuple(
+            dataclasses.replace(volume, trial=_result(trial, deadline, FileTrial(file)))
+            for volume, file, trial in zip(volumes, files, trials, strict=True)
+        )
+        return dataclasses.replace(
+            context,
+            place=dataclasses.replace(context.place, volumes=tried),
+            gpu=_result(gpu, deadline, late_gpu),
+            # Loaders go by cuFile's worst result.
+            probe=min(found, key=lambda probe: (probe.status == "ok", probe.proven), default=context.probe),
+        )
 
-    return _result(_start(try_all), deadline + _GRACE_S, (no_gpu, (), no_probe))
+
+def _refused(context: Context, probe: bool | None, *, ask_gpu: bool) -> str:
+    """The reason why no trial read with cuFile is made, or empty."""
+    if probe is False:
+        return "--no-probe was passed"
+    if context.bug is not None and context.bug.hangs and not probe:
+        return context.bug.what
+    return "" if ask_gpu or context.has_gpu else "there is no NVIDIA GPU to read into"
 
 
 def _rank(system: System) -> int:
@@ -176,11 +180,10 @@ def _attempt(check: Check, context: Context) -> Finding:
         return unknown(f"the check failed: {clip(f'{type(error).__name__}: {error}')}")
 
 
-def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
+def _machine(context: Context) -> dict[str, Any]:
     """The facts at the start of the report; the same keys on every machine."""
-    tree, mount = context.system.tree, context.place.mount
+    tree, volume = context.system.tree, next(iter(context.place.volumes), Volume(""))
     driver, is_open = driver_version(tree)
-    library = next(one.evidence.get("version") for one in findings if one.check == "cufile.library")
     address = context.gpu_address()
     return {
         "gdsload": __version__,
@@ -195,8 +198,8 @@ def _machine(context: Context, findings: Iterable[Finding]) -> dict[str, Any]:
         "driver": driver or None,
         "open_driver": is_open,
         "gpu": clip(context.gpu_name()) or (address and f"NVIDIA GPU at {address}") or None,
-        "libcufile": library or None,
-        "filesystem": clip(mount.kind) if mount else None,
-        "device_of_data": clip(context.place.volumes[0].device) if context.place.volumes else None,
+        "libcufile": clip(context.probe.version) or None,
+        "filesystem": clip(volume.mount.kind) if volume.mount else None,
+        "device_of_data": clip(volume.device) or None,
         "drives": [block.name for block in context.place.drives],
     }

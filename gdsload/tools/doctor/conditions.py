@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.system.probe.known_bugs import driver_version, nvfs_version
+from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Check, Context, condition, on_each
 from gdsload.tools.doctor.finding import INITRAMFS, REBOOT, Finding, Fix, clip, info, warning
 
@@ -50,9 +51,9 @@ def gpu(context: Context) -> Finding:
     return condition(context, True, name, name=name)
 
 
-def drive(context: Context) -> Finding:
+def drive(context: Context, volume: Volume) -> Finding:
     """A plain local NVMe drive: no RAID, no NVMe over fabrics."""
-    stack, drives = context.place.stack, context.place.drives
+    stack, drives = volume.stack, volume.drives
     evidence: dict[str, Any] = {"stack": [f"{block.name} ({block.kind})" for block in stack]}
     local = Fix("Put the data on a local NVMe drive")
     if not stack:
@@ -188,15 +189,15 @@ def nvme(context: Context) -> Finding:
     evidence: dict[str, Any] = {"registered": sorted(map(clip, registered)), "patched": patched}
     if "nvme" in registered:
         return condition(context, True, "the nvme driver is registered with nvidia-fs", **evidence)
-    if modules is not None and patched:
-        message = "the nvme driver has hooks for nvidia-fs, but is not registered with it (DOCA 26.01 misnames them)"
+    if modules is not None:
+        message = "the nvme driver is not registered with nvidia-fs; the kernel's own has no hooks for it"
         return condition(context, False, message, _PATCHED, **evidence)
-    if modules is not None or patched is False:
-        message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
-        return condition(context, False, message, _PATCHED, **evidence)
+    if patched is None:
+        return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
     if patched:
         return condition(context, True, "the nvme driver has hooks for nvidia-fs", **evidence)
-    return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked", **evidence)
+    message = "the nvme driver is the kernel's own, without hooks for nvidia-fs"
+    return condition(context, False, message, _PATCHED, **evidence)
 
 
 def bugs(context: Context) -> Finding:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import KnownBug, known_bug
 from gdsload.system.probe.library import Config, read_config, wants_p2p
-from gdsload.system.probe.mounts import Mount
-from gdsload.tools.doctor.block import BlockDevice, Volume, shard_files, volumes_of
+from gdsload.tools.doctor.block import PCI_ADDRESS, BlockDevice, Volume, shard_files, volumes_of
 from gdsload.tools.doctor.finding import WORST_FIRST, Finding, Fix, info, ok, unknown, warning
 from gdsload.tools.doctor.system import System, TorchBuild
-from gdsload.tools.doctor.trials import FileTrial, GpuTrial
+from gdsload.tools.doctor.trials import GpuTrial
 
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
-_BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
 _VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 
@@ -40,27 +37,15 @@ class DataPlace:
 
     Attributes:
         path: the absolute path that the user named.
-        real: the same without links.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
         lost: links to shards that lead nowhere.
     """
 
     path: str
-    real: str
     exists: bool | None
     volumes: tuple[Volume, ...] = ()
     lost: int = 0
-
-    @property
-    def mount(self) -> Mount | None:
-        """The mount that most of it is on."""
-        return self.volumes[0].mount if self.volumes else None
-
-    @property
-    def stack(self) -> tuple[BlockDevice, ...]:
-        """Block devices from the file systems down to the drives, each once."""
-        return tuple({block.name: block for volume in self.volumes for block in volume.stack}.values())
 
     @property
     def shards(self) -> int:
@@ -86,16 +71,13 @@ class DataPlace:
 def locate(system: System, path: str) -> DataPlace:
     """Find the mounts of a path. May block as long as its file system does."""
     tree = system.tree
-    whole = os.path.join(os.getcwd(), path)
+    whole = str(Path(path).absolute())
     real = tree.resolve(whole)
     if real is None:
-        return DataPlace(whole, whole, exists=False)
+        return DataPlace(whole, exists=False)
     files = list(shard_files(tree, real))
     there = [file for file in files if file is not None]
-    volumes = volumes_of(there or [(real, 0)], system.calls.number, tree)
-    if not there:
-        volumes = tuple(replace(volume, shards=0) for volume in volumes)
-    return DataPlace(whole, real, True, volumes, len(files) - len(there))
+    return DataPlace(whole, True, volumes_of(tree, system.calls.number, real, there), len(files) - len(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +85,17 @@ class Context:
     """The facts that checks use.
 
     Attributes:
-        gpu: the device as torch describes it.
-        files: the trial read of one file per mount.
-        probe: cuFile's worst result; None if it was not tried.
         device: the device that the user named, or empty.
+        gpu: the device as torch describes it.
+        probe: cuFile's worst result.
     """
 
     system: System
     place: DataPlace
     torch: TorchBuild
-    gpu: GpuTrial
-    files: tuple[FileTrial, ...]
-    probe: CufileProbe | None
     device: str
-
-    @property
-    def file(self) -> FileTrial:
-        """The trial read of the first mount."""
-        return self.files[0] if self.files else FileTrial()
+    gpu: GpuTrial
+    probe: CufileProbe
 
     @property
     def config(self) -> Config:
@@ -163,8 +138,8 @@ class Context:
 
     def gpu_addresses(self) -> list[str]:
         """The PCI addresses of all GPUs that the driver or else the bus knows, that of torch's first."""
-        known = [name for name in self.system.tree.names("/proc/driver/nvidia/gpus") if _BUS.fullmatch(name)]
-        asked = [self.gpu.address] if _BUS.fullmatch(self.gpu.address) else []
+        known = [name for name in self.system.tree.names("/proc/driver/nvidia/gpus") if PCI_ADDRESS.fullmatch(name)]
+        asked = [self.gpu.address] if PCI_ADDRESS.fullmatch(self.gpu.address) else []
         return list(dict.fromkeys([*asked, *(known or self._gpus_on_bus())]))
 
     def _gpus_on_bus(self) -> list[str]:
@@ -172,7 +147,7 @@ class Context:
         return [
             name
             for name in tree.names(folder)
-            if _BUS.fullmatch(name)
+            if PCI_ADDRESS.fullmatch(name)
             and tree.text(f"{folder}/{name}/vendor", 16) == _NVIDIA
             and (tree.text(f"{folder}/{name}/class", 16) or "").startswith("0x03")
         ]
@@ -200,7 +175,7 @@ def condition(context: Context, holds: bool | None, message: str, fix: Fix | str
     evidence["fulfilled"] = holds
     if holds:
         return ok(message, **evidence)
-    if not context.has_gpu or (context.probe is not None and context.probe.proven):
+    if not context.has_gpu or context.probe.proven:
         return info(message, fix, **evidence)
     return (unknown if holds is None else warning)(message, fix, **evidence)
 
@@ -208,17 +183,16 @@ def condition(context: Context, holds: bool | None, message: str, fix: Fix | str
 Check = Callable[[Context], Finding]
 
 
-def on_each(check: Check) -> Check:
+def on_each(check: Callable[[Context, Volume], Finding]) -> Check:
     """Run a check for each mount, and join the findings: the worst severity with its remedy and evidence."""
 
     def check_each(context: Context) -> Finding:
-        if len(context.place.volumes) < 2:
-            return check(context)
-        found = {}
-        for volume, file in zip(context.place.volumes, chain(context.files, repeat(FileTrial())), strict=False):
-            place = replace(context.place, volumes=(volume,))
-            found[volume.point] = check(replace(context, place=place, files=(file,)))
+        found = {volume.point: check(context, volume) for volume in context.place.volumes}
+        if not found:
+            return unknown("the file system did not answer in time")
         worst = min(found.values(), key=lambda one: WORST_FIRST.index(one.severity))
+        if len(found) == 1:
+            return worst
         messages = list(dict.fromkeys(one.message for one in found.values()))
         if len(messages) > 1:
             messages = [one.message if at in one.message else f"{at}: {one.message}" for at, one in found.items()]

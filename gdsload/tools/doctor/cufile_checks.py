@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from typing import Any
 
-from gdsload.system.probe.tree import Tree
+from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
 from gdsload.tools.doctor.package_checks import extra
-from gdsload.tools.doctor.system import System
 
 _REMEDIES = {
     "HANDLE_NOT_REGISTERED": "The udev record is probably missing: see cufile.udev",
@@ -21,14 +19,6 @@ _REMEDIES = {
     "IO_NOT_SUPPORTED": "Read the reason in cuFile's log (--json), and see storage.filesystem",
     "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used",
 }
-_NAME = "libcufile.so.0"
-_IN_WHEELS = ("nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib")
-_IN_SYSTEM = tuple(
-    f"{root}/{folder}"
-    for root in ("/usr", "")
-    for folder in ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
-)
-_VERSION = re.compile(r"(?:libcufile\.so\.|nvidia[_-]cufile(?:[_-]cu\d+)?-)(\d+\.\d+[0-9.]*?)(?:\.dist-info)?")
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
 """Libraries that cuFile loads itself, without an error if one is missing."""
 _UDEV = {
@@ -42,36 +32,19 @@ _UNREAD_FROM = (1, 17)
 
 
 def library(context: Context) -> Finding:
-    """The libcufile that is loaded or installed."""
-    found, probe = find_libraries(context.system), context.probe
-    path, version = _loaded(context)
-    evidence: dict[str, Any] = {
-        "libraries": [{"path": at, "version": by_name} for at, by_name in found],
-        "version": clip(version),
-    }
-    if probe is not None and probe.library:
-        evidence["loaded"] = probe.library
-    if not path:
-        return trouble(context, "there is no libcufile", extra(context), **evidence)
-    others = [clip(at) for at, _ in found if at != path]
-    more = f"; {len(others)} more: {clip(', '.join(others), 200)}" if others else ""
-    return ok(f"libcufile {clip(version) or '(version unknown)'}: {clip(path)}{more}", **evidence)
-
-
-def _loaded(context: Context) -> tuple[str, str]:
-    """Path and version of the libcufile that the probe has loaded, or else of the first one that is found."""
-    probe = context.probe
-    if probe is not None and probe.library:
-        return probe.library, probe.version
-    found = find_libraries(context.system)
-    return found[0] if found else ("", "")
+    """The libcufile that the trial read has loaded."""
+    found = context.probe
+    evidence = {"path": found.library, "version": clip(found.version)}
+    if found.library:
+        return ok(f"libcufile {clip(found.version)}: {clip(found.library)}", **evidence)
+    if found.status == "missing":
+        return trouble(context, "libcufile cannot be loaded: see cufile.probe", extra(context), **evidence)
+    return info("libcufile was not loaded, since no trial read was made", **evidence)
 
 
 def system_libraries(context: Context) -> Finding:
     """The libraries that cuFile loads when it opens: without them it does not know drives and mounts."""
-    tree = context.system.tree
-    places = {name: [*(f"{folder}/{name}" for folder in _IN_SYSTEM), *_cached(tree, name)] for name in _LIBRARIES}
-    missing = [name for name, paths in places.items() if not any(map(tree.exists, paths))]
+    missing = [name for name in _LIBRARIES if not context.system.calls.can_load(name)]
     if not missing:
         return ok(f"{' and '.join(_LIBRARIES)} are installed", missing=[])
     install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
@@ -84,8 +57,6 @@ def system_libraries(context: Context) -> Finding:
 def probe(context: Context) -> Finding:
     """The result of cuFile's read of a file at the path, by its own counters."""
     found = context.probe
-    if found is None:
-        return unknown("no trial read with cuFile (--no-probe)", "Leave --no-probe out", status="skipped", proven=False)
     evidence: dict[str, Any] = {**dataclasses.asdict(found), "proven": found.proven, "path": found.path}
     if found.proven:
         return ok(f"cuFile read {found.read_bytes} bytes by DMA ({found.path}), by its own counters", **evidence)
@@ -99,9 +70,10 @@ def probe(context: Context) -> Finding:
     if found.status == "missing":
         return info(f"cuFile cannot be used: {clip(found.reason, 200)}", **evidence)
     if found.status == "skipped":
-        bug = context.bug is not None and context.bug.hangs
-        fix = "Pass --probe to make the trial read nevertheless" if bug else ""
-        return (unknown if bug else info)(f"no trial read with cuFile: {clip(found.reason, 300)}", fix, **evidence)
+        bug = context.bug
+        fix = "Pass --probe to make the trial read nevertheless" if bug and bug.hangs else ""
+        skipped = unknown if context.has_gpu else info
+        return skipped(f"no trial read with cuFile: {clip(found.reason, 300)}", fix, **evidence)
     ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
     fix = _REMEDIES.get(found.error, "Read cuFile's own log in the evidence (--json)")
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
@@ -140,7 +112,7 @@ def variables(context: Context) -> Finding:
     """The environment variables of cuFile that are set, and one that only older versions read."""
     known = {name: clip(value) for name, value in context.system.environ.items() if name.startswith("CUFILE_")}
     named = ", ".join(f"{name}={value}" for name, value in sorted(known.items()))
-    name, version = "CUFILE_ALLOW_COMPAT_MODE", re.match(r"(\d{1,3})\.(\d{1,3})", _loaded(context)[1])
+    name, version = "CUFILE_ALLOW_COMPAT_MODE", re.match(r"(\d{1,3})\.(\d{1,3})", context.probe.version)
     if name not in known:
         return ok(named or "no environment variable of cuFile is set", variables=known)
     if version is None:
@@ -153,12 +125,12 @@ def variables(context: Context) -> Finding:
     return trouble(context, message, fix, variables=known, read=False)
 
 
-def udev(context: Context) -> Finding:
+def udev(context: Context, volume: Volume) -> Finding:
     """The udev record of the block device, which cuFile needs in order to register a file."""
-    tree, mount = context.system.tree, context.place.mount
-    if mount is None or not context.place.stack:
+    tree, mount = context.system.tree, volume.mount
+    if mount is None or not volume.stack:
         return info("no block device, so no udev record to look for", path="", exists=None)
-    block = context.place.stack[0]
+    block = volume.stack[0]
     path = f"/run/udev/data/b{block.number or mount.number}"
     record = tree.text(path)
     entries = dict(line.split("=", 1) for line in (record or "").splitlines() if "=" in line)
@@ -183,36 +155,6 @@ def udev(context: Context) -> Finding:
         if context.container != "docker":
             fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
     return trouble(context, f"/run/udev is missing, {refuses}", fix, **evidence)
-
-
-def find_libraries(system: System) -> list[tuple[str, str]]:
-    """Every libcufile in the places that loaders search, in about the order in which cuda-bindings does.
-
-    Of each the path, and the version as its file's or its package's name gives it, or empty. Nothing is loaded.
-    """
-    tree, environ = system.tree, system.environ
-    sites = [site for site in system.site_folders if site.startswith("/")]
-    cudas = [environ.get("CUDA_HOME"), environ.get("CUDA_PATH")]
-    cudas += [f"/usr/local/{name}" for name in tree.names("/usr/local") if name.startswith("cuda")]
-    folders = [f"{site}/{wheel}" for site in sites for wheel in _IN_WHEELS]
-    folders += [f"{prefix}/lib" for prefix in [environ.get("CONDA_PREFIX")] if prefix]
-    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    folders += [f"{cuda}/{lib}" for cuda in cudas if cuda for lib in ("lib64", "targets/x86_64-linux/lib")]
-    found = {}
-    for path in [*(f"{folder.rstrip('/')}/{_NAME}" for folder in (*folders, *_IN_SYSTEM)), *_cached(tree, _NAME)]:
-        real = tree.resolve(path)
-        if real is not None and real not in found:
-            site = next((path.partition(f"/{wheel}/")[0] for wheel in _IN_WHEELS if f"/{wheel}/" in path), None)
-            named = [os.path.basename(real), *(tree.names(site) if site else ())]
-            versions = [match[1] for name in named if (match := _VERSION.fullmatch(name))]
-            found[real] = path, versions[0] if versions else ""
-    return list(found.values())
-
-
-def _cached(tree: Tree, name: str) -> list[str]:
-    """The paths that the linker's cache has for a library: a table of strings is all that matters of its format."""
-    paths = map(os.fsdecode, (tree.data("/etc/ld.so.cache", 16 * 2**20) or b"").split(b"\0"))
-    return [path for path in paths if path.startswith("/") and path.endswith(f"/{name}")]
 
 
 CHECKS = (

@@ -104,14 +104,12 @@ class Verdict:
         why: the evidence for it.
         missing: the reason why it is not ``gds``; empty if it is, and without a GPU.
         worth: whether DMA is worth it here, as far as known without a measurement; empty without a GPU.
-        improvements: the remedies, the most important first, for the nearest way to DMA.
     """
 
     backend: BackendName
     why: str
     missing: str
     worth: str
-    improvements: list[str]
 
 
 @dataclass(frozen=True, slots=True)

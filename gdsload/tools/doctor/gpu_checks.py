@@ -9,7 +9,7 @@ from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.conditions import OPEN_DRIVER, registry_dwords
 from gdsload.tools.doctor.context import Context, trouble
-from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, unknown, warning
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
 
 _VIRTUAL = re.compile(r"-\d{1,3}[ABCQ]$")
 """The end of a vGPU's name, such as that of ``NVIDIA A100-40C``."""
@@ -20,18 +20,12 @@ _SMALL_BYTES = 2**30
 
 def driver(context: Context) -> Finding:
     """The NVIDIA kernel driver."""
-    tree = context.system.tree
-    text = tree.text("/proc/driver/nvidia/version")
-    version, is_open = driver_version(tree)
+    version, is_open = driver_version(context.system.tree)
     evidence: dict[str, Any] = {"version": version, "open": is_open, "address": context.gpu_address()}
     if version:
         return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module", **evidence)
-    if text is not None:
-        return unknown("/proc/driver/nvidia/version contains no version", **evidence)
-    if tree.exists("/dev/dxg"):
-        return info("this is WSL, which uses the NVIDIA driver of Windows", **evidence)
     if context.gpu.kind == "cuda" and not context.gpu.error:
-        return info("torch uses a GPU, but /proc/driver/nvidia is hidden (a sandbox, perhaps)", **evidence)
+        return info("torch uses a GPU, but /proc/driver/nvidia shows no version (WSL, or a sandbox)", **evidence)
     if context.gpu_address() and not context.wants_host:
         fix = Fix("Install the NVIDIA driver", "root", "", OPEN_DRIVER.commands[:1])
         if context.container:
@@ -127,24 +121,15 @@ def _bar1_by_sysfs(context: Context) -> int:
 
 
 def part(context: Context) -> Finding:
-    """MIG and vGPU: a part of a GPU."""
-    name, tree = context.gpu_name(), context.system.tree
-    mig = (
-        context.gpu.mig
-        or " MIG " in f"{name} "
-        or any(
-            child.startswith("gi")
-            for gpu in tree.names("/proc/driver/nvidia/capabilities")
-            for child in tree.names(f"/proc/driver/nvidia/capabilities/{gpu}/mig")
-        )
-    )
-    evidence = {"mig": mig, "virtual": context.gpu.virtual or bool(_VIRTUAL.search(name))}
+    """MIG and vGPU: a part of a GPU, which its name shows."""
+    name = context.gpu_name()
+    evidence = {"mig": " MIG " in f"{name} ", "virtual": bool(_VIRTUAL.search(name))}
     if evidence["virtual"] and _BEFORE_ADA.search(name):
         fix = Fix("Pass a whole GPU through to the machine, or use Ada or later", "root", "a new virtual machine")
         message = f"{clip(name)} is a vGPU of a model before Ada, which GDS does not support"
         return trouble(context, message, fix, **evidence)
-    if mig:
-        message = f"{clip(name)} has MIG on, and NVIDIA does not document whether GDS works on slices: see cufile.probe"
+    if evidence["mig"]:
+        message = f"{clip(name)} is a MIG slice, on which NVIDIA does not document GDS: see cufile.probe"
         return info(message, **evidence)
     if evidence["virtual"]:
         return info(f"{clip(name)} is a vGPU: GDS needs the open driver", **evidence)

@@ -40,27 +40,19 @@ def _try(file: str, device: str) -> GpuTrial:
     trial = GpuTrial(kind, found.name, _address(found), int(found.total_memory))
     if kind != "cuda":
         return trial
-    trial = dataclasses.replace(trial, **_by_nvml(trial.address))
+    size, free = _bar1(trial.address)
+    trial = dataclasses.replace(trial, bar1_bytes=size, bar1_free=free)
     return dataclasses.replace(trial, **_register(file)) if file else trial
 
 
-def _by_nvml(address: str) -> dict[str, Any]:
-    """BAR1, MIG and vGPU, if nvidia-ml-py is installed."""
-    found: dict[str, Any] = {}
+def _bar1(address: str) -> tuple[int, int]:
+    """The size of BAR1 and its free part, if nvidia-ml-py is installed; else 0."""
     with suppress(Exception):
         pynvml: Any = importlib.import_module("pynvml")
-
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-        with suppress(pynvml.NVMLError):
-            bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(handle)
-            found |= {"bar1_bytes": int(bar1.bar1Total), "bar1_free": int(bar1.bar1Free)}
-        with suppress(pynvml.NVMLError):
-            found["mig"] = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-        with suppress(pynvml.NVMLError):
-            mode = pynvml.nvmlDeviceGetVirtualizationMode(handle)
-            found["virtual"] = mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
-    return found
+        found = pynvml.nvmlDeviceGetBAR1MemoryInfo(pynvml.nvmlDeviceGetHandleByPciBusId(address.encode()))
+        return int(found.bar1Total), int(found.bar1Free)
+    return 0, 0
 
 
 def _address(found: Any) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import cgroup_limit, control_groups, meminfo, memory_room
 from gdsload.system.units import format_bytes
-from gdsload.tools.doctor.context import Context, container_signs, trouble
+from gdsload.tools.doctor.block import Volume
+from gdsload.tools.doctor.context import Context, container_signs, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
 
 _FEW = 4
@@ -43,9 +44,8 @@ def processors(context: Context) -> Finding:
     """The processors that this process may use: its affinity, and the time limit of its control groups."""
     tree = context.system.tree
     status = tree.text("/proc/self/status") or ""
-    match = re.search(r"^Cpus_allowed_list:\s*([\d,-]{1,4096})$", status, re.MULTILINE | re.ASCII)
-    ranges = [part.partition("-") for part in match[1].split(",")] if match else []
-    allowed = sum(int(last or first) - int(first) + 1 for first, _, last in ranges if first.isdecimal()) or None
+    mask = re.search(r"^Cpus_allowed:\s*([\da-f,]{1,4096})$", status, re.MULTILINE | re.ASCII)
+    allowed = int(mask[1].replace(",", "") or "0", 16).bit_count() if mask else None
     quota = min(_quotas(tree), default=None)
     usable = min((count for count in (allowed, quota) if count), default=None)
     evidence: dict[str, Any] = {"allowed": allowed, "quota": quota}
@@ -99,31 +99,21 @@ def _root(context: Context, address: str) -> str:
     return next((part for part in (path or "").split("/") if part.startswith("pci")), "")
 
 
-def drives(context: Context) -> Finding:
-    """The drives of each mount, and the NUMA nodes of drives and GPUs."""
+def drives(context: Context, volume: Volume) -> Finding:
+    """The NUMA nodes and root complexes of the GPU and of the drives of a mount."""
     gpus = {address: _node(context, address) for address in context.gpu_addresses()}
-    mounts: list[dict[str, Any]] = [
-        {
-            "mount": volume.point, "device": volume.device, "shards": volume.shards, "bytes": volume.nbytes,
-            "drives": {block.pci: _node(context, block.pci) for block in volume.drives if block.pci},
-        }
-        for volume in context.place.volumes
-    ]  # fmt: skip
-    evidence: dict[str, Any] = {"gpus": gpus, "mounts": mounts}
+    nodes = {block.pci: _node(context, block.pci) for block in volume.drives if block.pci}
+    evidence: dict[str, Any] = {"gpus": gpus, "drives": nodes, "device": volume.device, "shards": volume.shards}
     gpu, home = next(iter(gpus.items()), ("", None))
-    nodes = {address: node for mount in mounts for address, node in mount["drives"].items()}
-    far = [f"drive {address} on {node}" for address, node in nodes.items() if None not in (node, home) and node != home]
     near = Fix("Use a GPU near the drive (nvidia-smi topo -m), or put the data on a drive near this GPU")
+    far = [f"drive {address} on {node}" for address, node in nodes.items() if None not in (node, home) and node != home]
     if far:
         return warning(f"GPU {gpu} is on NUMA node {home}, but {', '.join(far)}", near, **evidence)
     roots = {address: _root(context, address) for address in (gpu, *nodes)}
-    other = [address for address in nodes if gpu and roots[address] and roots[gpu] and roots[address] != roots[gpu]]
-    if other and not (context.probe is not None and context.probe.proven):
+    other = [address for address in nodes if roots[gpu] and roots[address] not in ("", roots[gpu])]
+    if other and not context.probe.proven:
         message = f"GPU {gpu} and drive {', '.join(other)} have different root complexes: cuFile may refuse DMA"
         return trouble(context, message, near, **evidence)
-    if len(mounts) > 1:
-        listed = [f"{clip(one['mount'])} {one['shards']} shards on {clip(one['device'])}" for one in mounts]
-        return info(f"{len(mounts)} mounts: {', '.join(listed)}", **evidence)
     if home is None or None in (nodes.values() or [None]):
         return info("the NUMA nodes of drive and GPU are not known", **evidence)
     return ok(f"drive and GPU are on NUMA node {home}", **evidence)
@@ -134,5 +124,5 @@ CHECKS = (
     ("machine.wsl", wsl),
     ("machine.processors", processors),
     ("memory.page-cache", page_cache),
-    ("topology.drives", drives),
+    ("topology.drives", on_each(drives)),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ def _versions(context: Context, package: str) -> dict[str, str]:
 
 
 def _package(context: Context, package: str) -> Finding:
-    """A package: installed once, and importable."""
+    """A package: installed once, importable, and built for torch's CUDA."""
     versions = _versions(context, package)
     needed = _NEEDED_FOR[package]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -42,45 +43,34 @@ def _package(context: Context, package: str) -> Finding:
         if context.has_gpu and package != "kvikio":
             return warning(message, extra(context), **evidence)
         return info(message, **evidence)
+    again = (f"pip uninstall -y {' '.join(versions)}", *extra(context).commands)
     if len(versions) > 1 and package == "cupy":
         evidence["error"] = "more than one cupy is installed"
-        remove = f"pip uninstall -y {' '.join(versions)}"
-        fix = Fix("Uninstall all of them, and install the right one", commands=(remove, *extra(context).commands))
+        fix = Fix("Uninstall all of them, and install the right one", commands=again)
         return error(f"more than one cupy is installed, which breaks it: {named}", fix, **evidence)
     broken = context.system.calls.import_error(MODULES[package])
     evidence |= {"works": not broken, "error": clip(broken, 300)}
+    wanted = context.torch.cuda.partition(".")[0]
+    if wanted and any(major not in ("", wanted) for major in _majors(package, versions)):
+        fix = Fix(f"Install the package for CUDA {wanted}", commands=again)
+        return warning(f"{named} is for another CUDA than torch, which is built for CUDA {wanted}", fix, **evidence)
     if not broken:
         return ok(named, **evidence)
     message = f"{named} cannot be imported: {clip(broken, 160)}"
     if context.has_gpu:
-        again = f"pip install --force-reinstall {' '.join(versions)}"
-        return error(message, Fix("Reinstall it", commands=(again,)), **evidence)
+        line = f"pip install --force-reinstall {' '.join(versions)}"
+        return error(message, Fix("Reinstall it", commands=(line,)), **evidence)
     return info(message, **evidence)
 
 
-def cuda_major(context: Context) -> Finding:
-    """The CUDA versions that packages are built for, which should be torch's."""
-    wanted = context.torch.cuda.partition(".")[0]
-    found = {}
-    for package in MODULES:
-        for name, version in _versions(context, package).items():
-            match = _MAJOR.search(name)
-            # cuda-bindings has CUDA's version as its own.
-            found[name] = match[1] if match else version.partition(".")[0] if package == "cuda-bindings" else ""
-    wrong = {name: major for name, major in found.items() if major and wanted and major != wanted}
-    evidence: dict[str, Any] = {"torch": wanted, "packages": found}
-    if wrong:
-        named = ", ".join(f"{name} (CUDA {major})" for name, major in wrong.items())
-        message = f"torch is built for CUDA {wanted}, but {named} is installed"
-        remove = f"pip uninstall -y {' '.join(wrong)}"
-        fix = Fix(f"Install the packages for CUDA {wanted}", commands=(remove, *extra(context).commands))
-        return warning(message, fix, **evidence)
-    if not wanted:
-        return info("torch is built without CUDA, so no package has to match", **evidence)
-    return ok(f"all packages are for CUDA {wanted}", **evidence)
+def _majors(package: str, versions: dict[str, str]) -> Iterator[str]:
+    """The major version of CUDA that each distribution is built for; empty if its name does not say."""
+    for name, version in versions.items():
+        match = _MAJOR.search(name)
+        # cuda-bindings has CUDA's version as its own.
+        yield match[1] if match else version.partition(".")[0] if package == "cuda-bindings" else ""
 
 
-CHECKS: tuple[tuple[str, Check], ...] = (
-    *((f"packages.{package}", partial(_package, package=package)) for package in MODULES),
-    ("packages.cuda-major", cuda_major),
+CHECKS: tuple[tuple[str, Check], ...] = tuple(
+    (f"packages.{package}", partial(_package, package=package)) for package in MODULES
 )

@@ -7,11 +7,13 @@ import re
 from typing import Any
 
 from gdsload.system.units import format_bytes
+from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import REBOOT, Finding, Fix, clip, error, info, ok, quoted, unknown, warning
 
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
+_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 
 
@@ -35,9 +37,9 @@ def path(context: Context) -> Finding:
     return ok(f"{name}: {files}, {format_bytes(place.nbytes)}{over}", **evidence)
 
 
-def filesystem(context: Context) -> Finding:
+def filesystem(context: Context, volume: Volume) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
-    mount, in_memory = context.place.mount, context.place.in_memory
+    mount, in_memory = volume.mount, volume.in_memory
     if mount is None:
         return unknown("the file system is not in the mount table", kind="", options=[])
     evidence: dict[str, Any] = {
@@ -45,8 +47,8 @@ def filesystem(context: Context) -> Finding:
         "options": list(mount.options), "bind": mount.root != "/", "in_memory": in_memory,
     }  # fmt: skip
     name = f"{clip(mount.kind, 30)} on {clip(mount.point)}"
-    volume = ", and give the container that folder as a volume" if context.container else ""
-    local = Fix(f"Put the data on a local ext4 (with data=ordered) or XFS{volume}")
+    given = ", and give the container that folder as a volume" if context.container else ""
+    local = Fix(f"Put the data on a local ext4 (with data=ordered) or XFS{given}")
     if mount.kind == "ext4":
         return _ext4(context, name, evidence)
     if mount.kind == "xfs":
@@ -94,9 +96,9 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
     return trouble(context, message, fix, **evidence)
 
 
-def direct_io(context: Context) -> Finding:
+def direct_io(_context: Context, volume: Volume) -> Finding:
     """Direct I/O: reads that bypass the page cache."""
-    trial = context.file
+    trial = volume.trial
     evidence: dict[str, Any] = {"works": trial.direct, "error": trial.direct_error, "file": trial.file}
     if trial.direct is None:
         return unknown("direct I/O was not tried: there is no file here, and none can be created", **evidence)
@@ -106,9 +108,9 @@ def direct_io(context: Context) -> Finding:
     return ok("direct I/O works", **evidence)
 
 
-def drives(context: Context) -> Finding:
+def drives(context: Context, volume: Volume) -> Finding:
     """The drives, and the layers between them and the file system: RAID, device mapper, loop devices."""
-    stack = context.place.stack
+    stack = volume.stack
     names = [f"{block.name} ({block.kind}{' ' * bool(block.detail)}{clip(block.detail, 40)})" for block in stack]
     said = ("name", "kind", "detail", "transport", "pci")
     evidence: dict[str, Any] = {"stack": [{name: getattr(block, name) for name in said} for block in stack]}
@@ -119,7 +121,7 @@ def drives(context: Context) -> Finding:
     if any((block.kind, block.detail) != ("md", "raid0") for block in between):
         fix = Fix("Put the data on a plain NVMe drive, or on md raid0 with nvidia-fs")
         return trouble(context, f"{message}: cuFile may not read through these layers", fix, **evidence)
-    if any(block.kind != "nvme" for block in context.place.drives):
+    if any(block.kind != "nvme" for block in volume.drives):
         return info(f"{message}: not NVMe, so DMA from the drive to the GPU is not possible", **evidence)
     return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
 
@@ -150,12 +152,9 @@ def facts(context: Context) -> Finding:
     return ok("; ".join(said)) if said else info("no more facts about the drives are visible")
 
 
-_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
-
-
-def extents(context: Context) -> Finding:
+def extents(context: Context, volume: Volume) -> Finding:
     """Holes and unwritten extents in one file: cuFile reads files that have them through the CPU."""
-    trial = context.file
+    trial = volume.trial
     evidence: dict[str, Any] = {"holes_bytes": trial.holes, "unwritten_bytes": trial.unwritten, "file": trial.file}
     if trial.holes is None or trial.unwritten is None:
         return info("the extents of a file cannot be read", **evidence)

@@ -5,6 +5,7 @@ Every call has a time limit, or runs in a thread with a time limit.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -22,7 +23,7 @@ from gdsload.tools.doctor.trials import FileTrial, GpuTrial, try_file
 
 MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
-_DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings", "nvidia-cufile", "libkvikio")
+_DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings")
 _IMPORT_TIMEOUT_S = 20.0
 _probe = partial(ask_cufile, despite_bugs=True)
 
@@ -80,7 +81,15 @@ def _import_error(name: str) -> str:
     return ran.errors.strip().rpartition("\n")[2][:300] or f"the import ended with {ran.code}"
 
 
-def device_number(path: str) -> str | None:
+def _can_load(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def _device_number(path: str) -> str | None:
     """``major:minor`` of the device that a path is on; None if nothing is there."""
     try:
         device = os.stat(path).st_dev
@@ -98,6 +107,7 @@ class Calls:
         probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
         distributions: versions of the installed packages that matter, by their names.
         import_error: (module): the error of importing it in a process; empty if it works.
+        can_load: (name): whether the linker finds a library.
         number: (path): ``major:minor`` of its device, or None.
     """
 
@@ -107,15 +117,15 @@ class Calls:
     try_file: Callable[[str], FileTrial] = try_file
     distributions: Callable[[], dict[str, str]] = _distributions
     import_error: Callable[[str], str] = _import_error
-    number: Callable[[str], str | None] = device_number
+    can_load: Callable[[str], bool] = _can_load
+    number: Callable[[str], str | None] = _device_number
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A machine; `site_folders` are where Python packages are, and `architecture` is the processor's by uname."""
+    """A machine; `architecture` is the processor's by uname."""
 
     tree: Tree = field(default_factory=Tree)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    site_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     architecture: str = field(default_factory=platform.machine)
     calls: Calls = field(default_factory=Calls)

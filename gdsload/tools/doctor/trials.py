@@ -6,22 +6,18 @@ import atexit
 import contextlib
 import fcntl
 import functools
-import itertools
 import mmap
 import os
-import stat
 import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_ALIGNED_BYTES = 4096
-"""The alignment of fields in shards."""
+TRIED_BYTES = 4096
+"""The bytes of a direct read: the alignment of fields in shards."""
 _FS_IOC_FIEMAP = 0xC020660B
 _MAP, _EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQI3I")
 _SYNC, _UNWRITTEN, _EXTENTS = 1, 0x800, 1024
-_SMALLEST_BYTES = 4096
-_MOST_LOOKED_AT = 2000
 _MADE_BYTES = 2**20
 
 
@@ -43,8 +39,6 @@ class GpuTrial:
         slow: whether they have, and `mapped_rate` is too low for the `mapped` backend.
         bar1_bytes: the size of BAR1 by NVML; 0 if unknown.
         bar1_free: the free part of it.
-        mig: whether MIG is on.
-        virtual: whether it is a vGPU.
         status: the end of the process that tried it: ``ok``, ``timeout``, ``crashed`` or ``skipped``.
     """
 
@@ -61,8 +55,6 @@ class GpuTrial:
     slow: bool = False
     bar1_bytes: int = 0
     bar1_free: int = 0
-    mig: bool = False
-    virtual: bool = False
     status: str = "ok"
 
 
@@ -87,7 +79,7 @@ class FileTrial:
 
 def try_file(file: str) -> FileTrial:
     """Read a file with O_DIRECT, and get its extents. May block as long as the file system does."""
-    with mmap.mmap(-1, _ALIGNED_BYTES) as memory, memoryview(memory) as view:
+    with mmap.mmap(-1, TRIED_BYTES) as memory, memoryview(memory) as view:
         step = "open"
         try:
             fd = os.open(file, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
@@ -124,26 +116,17 @@ def _extents(fd: int) -> tuple[int | None, int | None]:
 
 
 @contextlib.contextmanager
-def trial_file(path: str) -> Iterator[str | None]:
-    """A readable file at a path: the file itself, a shard or any file in the folder, or a temporary one.
+def temporary_file(folder: str) -> Iterator[str]:
+    """A file in a folder, ``.gdsload-trial-*``, that exists while the context lasts; empty if none can be created.
 
-    None if there is none and none can be made (a read-only folder without files). A temporary file is called
-    ``.gdsload-trial-*`` and is removed when the context is left, or at the latest when Python ends. May wait as long as
-    the file system does.
+    May wait as long as the file system does.
     """
-    found = _find(path)
-    if found is not None:
-        yield found
-        return
-    made = _make(path)
-    if made is None:
-        yield None
-        return
+    path = _make(folder)
     # The context may be held by a daemon thread, which is killed without cleanup when the main thread ends.
-    remove = functools.partial(_remove, made)
+    remove = functools.partial(_remove, path)
     atexit.register(remove)
     try:
-        yield made
+        yield path
     finally:
         remove()
         atexit.unregister(remove)
@@ -154,38 +137,15 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _find(path: str) -> str | None:
-    if _readable(path, 1):
-        return path
-    try:
-        with os.scandir(path) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_LOOKED_AT)]
-    except (OSError, ValueError):
-        return None
-    names.sort(key=lambda name: (not name.endswith(".safetensors"), name))
-    return next((found for name in names if _readable(found := os.path.join(path, name), _SMALLEST_BYTES)), None)
-
-
-def _readable(path: str, smallest: int) -> bool:
-    try:
-        # Not through links: a link may lead to another file system, and the question is how this one behaves.
-        found = os.lstat(path)
-    except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size >= smallest and os.access(path, os.R_OK)
-
-
-def _make(folder: str) -> str | None:
+def _make(folder: str) -> str:
+    path = ""
     try:
         fd, path = tempfile.mkstemp(prefix=".gdsload-trial-", dir=folder)
-    except OSError:
-        return None
-    try:
         with open(fd, "wb") as file:
             file.write(os.urandom(_MADE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError:
         _remove(path)
-        return None
+        return ""
     return path

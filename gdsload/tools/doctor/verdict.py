@@ -5,7 +5,7 @@ There are two ways: Linux's own P2PDMA, which needs no kernel module, and nvidia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,6 @@ _NOKASLR = Fix("Boot with the kernel parameter nokaslr: P2PDMA can fail without 
 _LOG = Fix("Read cuFile's own log in the evidence of cufile.probe (--json)")
 TITLES = {"p2pdma": "P2PDMA, no kernel module", "nvidia-fs": "nvidia-fs, a kernel module"}
 """A short title of each way."""
-_NEEDED = ("gpu.", "packages.", "storage.path")
-"""Checks that any GPU backend needs; others decide between bounce and gds, or about speed."""
 _CAUSES = ("cufile.nvfs-bugs", "cufile.udev", "storage.filesystem")
 
 
@@ -93,10 +91,9 @@ def judge(findings: Iterable[Finding]) -> Verdict:
     known = {finding.check: finding for finding in findings}
     backend, why = _choose(known)
     cuda = backend != "host" and _evidence(known, "gpu.device").get("kind") == "cuda"
-    ways = find_ways(known.values())
-    missing = _missing(known, ways) if cuda and backend != "gds" else ""
+    missing = _missing(known) if cuda and backend != "gds" else ""
     worth = _worth(known) if cuda else ""
-    return Verdict(backend, why, missing, worth, _improvements(known, backend, ways))
+    return Verdict(backend, why, missing, worth)
 
 
 def _evidence(known: dict[str, Finding], check: str) -> dict[str, Any]:
@@ -125,11 +122,12 @@ def _choose(known: dict[str, Finding]) -> tuple[BackendName, str]:
     return "mapped", "the GPU reads shards from the page cache; bounce reads those that are not in it yet"
 
 
-def _missing(known: dict[str, Finding], ways: Sequence[Way]) -> str:
+def _missing(known: dict[str, Finding]) -> str:
     """The reason why there is no DMA: a known cause, or the result of the trial read and the first missing step."""
     causes = [one.message for name in _CAUSES if (one := known.get(name)) and one.bad]
     asked = [known["cufile.probe"].message if "cufile.probe" in known else "no trial read with cuFile was made"]
-    lacks = [step.message for way in nearest_first(ways)[:1] for step in way.steps if step.check != "cufile.probe"]
+    steps = [step for way in nearest_first(find_ways(known.values()))[:1] for step in way.steps]
+    lacks = [step.message for step in steps if step.check != "cufile.probe"]
     return causes[0] if causes else "; ".join(asked + lacks[:1])
 
 
@@ -144,14 +142,3 @@ def _worth(known: dict[str, Finding]) -> str:
     if _evidence(known, "memory.page-cache").get("fits"):
         return f"only for first epochs: the data fit into memory, and later epochs read them from there; {measure}"
     return f"not known without a measurement: {measure}"
-
-
-def _improvements(known: dict[str, Finding], backend: str, ways: Sequence[Way]) -> list[str]:
-    """The remedies, errors first. On the CPU only those for a GPU; otherwise all except those of the longer way."""
-    order = {"error": 0, "warning": 1}
-    longer = {check for way in nearest_first(ways)[1:] for check in CONDITIONS[way.name]}
-    bad = [finding for finding in known.values() if finding.bad and finding.fix and finding.check not in longer]
-    if backend == "host":
-        bad = [finding for finding in bad if finding.check.startswith(_NEEDED)]
-    bad.sort(key=lambda finding: order[finding.severity])
-    return list(dict.fromkeys(f"{finding.check}: {finding.remedy}" for finding in bad))

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload.tools.cli.card_facts import BINS, cached_share, classes_of, field_facts, lengths_of, spread_of
+from gdsload.tools.cli.card_facts import cached_share, classes_of, field_facts, lengths_of
+from gdsload.tools.cli.samples import BINS, spread_of
 from tests.page_cache import chill
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\x1b[31m & </title>"
@@ -119,13 +120,6 @@ def test_of_next_to_nothing(tmp_path, page, samples):
 def test_without_pillow_there_are_no_pictures(dataset, page, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert "img" not in page(dataset).elements
-
-
-def test_a_file_is_replaced_only_if_that_is_asked_for(dataset, tmp_path, cli):
-    (tmp_path / "there.html").write_text("mine")
-    said = cli("inspect", dataset, "--html", tmp_path / "there.html", code=2).err
-    assert said.endswith("there.html: the file already exists\nhint: Pass another --html, or --overwrite.\n")
-    assert "the page cannot be written" in cli("inspect", dataset, "--html", tmp_path / "no" / "card.html", code=1).err
 
 
 numbers = st.floats(width=64) | st.integers(-5, 5).map(float) | st.sampled_from([1.7e308, -1.7e308, 2.0**63])

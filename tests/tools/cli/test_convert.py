@@ -35,19 +35,6 @@ def convert(cli, out):
     return run
 
 
-def test_convert(source, out, convert):
-    said = convert(source, "--shard-bytes", "2kB")
-    assert re.search(r"out: 300 samples, .* in 3 shards, [\d.]+ m?s, \d+ samples/s\n  x int", said.out)
-    assert said.err == ""
-    assert gdsload.ShardDataset(out)[299]["x"].tolist() == [1196, 1197, 1198, 1199]
-
-
-def test_dry_run(source, out, convert):
-    said = convert(source, "--dry-run", "--cast", "x=float16").out
-    assert "  x: float16 [4]" in said
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -67,23 +54,6 @@ def test_pack(tmp_path, out, convert):
     dataset = gdsload.ShardDataset(out)
     assert [dataset[n]["tokens"].tolist() for n in range(3)] == [[1, 2, 3, 0], [4, 5, 0, 6], [0, 9, 9, 9]]
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 4], [0, 3, 4], [0, 1, 4]]
-
-
-def test_pack_of_bytes(tmp_path, out, convert):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        for tokens in ([1, 2, 3], [4, 5, 6, 7, 8]):
-            writer.write({"tokens": np.array(tokens).tobytes()})
-    assert "say of which type: --pack tokens:4:int64" in convert(tmp_path / "d", "--pack", "tokens:4", code=1).err
-    convert(tmp_path / "d", "--pack", "tokens:4:int64")
-    assert [one["tokens"].tolist() for one in gdsload.ShardDataset(out)] == [[1, 2, 3, 4], [5, 6, 7, 8]]
-
-
-def test_where_all_samples_are_skipped_there_is_no_report(source, tmp_path, convert):
-    report = tmp_path / "skipped.jsonl"
-    takes_no_sample = ["--map", "math:sqrt"]
-    said = convert(source, "--on-error", "skip", *takes_no_sample, "--report", report, code=1).err
-    assert "not one sample" in said
-    assert not report.exists()
 
 
 def test_the_report_of_skipped_samples(tmp_path, source, monkeypatch, convert):
@@ -108,26 +78,12 @@ def pictures(tmp_path):
     return tmp_path / "s"
 
 
-def test_keep_encoded(pictures, out, convert):
-    said = convert(pictures, "--keep-encoded").out
-    assert "note: class 'none' has no image that can be read. It keeps" in said
-    dataset = gdsload.ShardDataset(out)
-    files = [(pictures / name / "0.png").read_bytes() for name in ("cat", "dog")]
-    assert (dataset.schema["image"].kind, dataset.column("image")) == ("image", files)
-    assert dataset.metadata["source"]["options"] == {"keep_encoded": True}
-
-
 def test_dry_run_of_images_either_way(pictures, convert):
     for options in (["--size", "32"], ["--keep-encoded"]):
         said = convert(pictures, "--dry-run", *options).out
         assert "size: about " in said
         assert ("image: image\n" in said) == (options == ["--keep-encoded"])
         assert "note: class 'none'" in said
-
-
-def test_a_mode_for_a_field(pictures, out, convert):
-    convert(pictures, "--mode", "image=L,=RGBA", "--size", "4")
-    assert gdsload.ShardDataset(out).schema["image"].shape == (1, 4, 4)
 
 
 def test_what_fills_and_what_should_be_known(tmp_path, out, convert):

@@ -13,8 +13,7 @@ from gdsload.errors import FormatError, OptionError, Problem, SchemaError
 from gdsload.tools.cli import make_parser
 from gdsload.tools.cli.faults import as_typed, show_fault
 from gdsload.tools.cli.source_options import add_source_options
-from gdsload.tools.cli.usage import flags
-from gdsload.tools.cli.writing import NAMES
+from gdsload.tools.cli.usage import python_names
 
 OPTIONS = {
     "on_error": "--on-error", "overwrite": "--overwrite", "fields": "--fields", "casts": "--cast", "size": "--size",
@@ -104,8 +103,7 @@ def test_options_are_marked():
     """The library writes options as Python does: the command line writes what is in backticks as it is typed."""
     _, commands = make_parser()
     add_source_options(commands["convert"])
-    names = {flag[2:].replace("-", "_") for parser in commands.values() for flag in flags(parser)} | NAMES.keys()
-    names.discard("")
+    names = {name for parser in commands.values() for name in python_names(parser)}
     long = "|".join(name for name in names if "_" in name)  # no word of a sentence
     typed = r"(?<![\w-])--[a-z][a-z-]+"
     unmarked = rf"(?<![\w./`-])(?:(?:{'|'.join(names)})=|(?:{long})(?![\w`=]))|{typed}"

@@ -9,8 +9,6 @@ import time
 import numpy as np
 import pytest
 
-import gdsload
-from gdsload.tools.bench import rows
 from tests.tools.cli.terminals import Shown, settled, states
 
 SLOW = """
@@ -91,22 +89,6 @@ def test_who_ends_it_is_told_at_once_what_is_finished(slow, tmp_path):
         r"stopped: \d of 4 parts are finished, in \S+; run the same again to go on, or with --restart to begin again"
     )
     assert re.fullmatch(wanted, said)
-
-
-def test_bench_says_what_it_does(tmp_path, monkeypatch, in_terminal):
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": np.zeros((400, 4096), np.uint8)})
-    monkeypatch.setattr(rows, "TorchRow", rows.ReadRow)  # its workers take seconds to begin
-    words = f"bench {tmp_path}/d --turns 1 --seconds 0.01 --hot-only --device cpu".split()
-    code, text = in_terminal(*words, NO_COLOR="1")
-    assert code == 0
-    shown = states(text)
-    assert shown[0] == "starting…"
-    assert any("comparing bytes" in one for one in shown)
-    lines = settled(text).splitlines()
-    assert [line for line in lines if str(tmp_path) not in line and len(line) > 80] == []
-    assert lines[0].startswith("plan       1 turn")
-    assert any(line.startswith("VERDICT    ") for line in lines)
 
 
 def test_nothing_of_it_where_lines_cannot_be_written_over(tmp_path, in_terminal):

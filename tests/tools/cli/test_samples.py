@@ -53,8 +53,10 @@ def test_a_sample_as_text(dataset, cli):
 def test_a_sample_as_json(dataset, cli):
     tree = cli("inspect", dataset, "--sample", "3", "--json").tree
     sample = gdsload.ShardDataset(dataset)[3]
-    assert tree["flat"] == {"type": "int64", "shape": [3], "min": -7, "max": 9, "mean": 5 / 3, "first": [3, -7, 9]}
-    assert tree["hwc"]["mean"] == sample["hwc"].double().mean().item()
+    assert tree["flat"] == {
+        "type": "int64", "shape": [3], "min": -7, "max": 9, "mean": pytest.approx(5 / 3), "first": [3, -7, 9],
+    }  # fmt: skip
+    assert tree["hwc"]["mean"] == pytest.approx(sample["hwc"].double().mean().item())
     assert tree["text"]["text"] == sample["text"]
 
 
@@ -66,7 +68,8 @@ def test_what_numbers_are_like():
         assert (found["nan"], found["infinite"]) == (1, 1)
         assert found["first"] == [1.0, "nan", 3.0, "-inf"]
     assert facts({"x": torch.tensor([True, False])})["x"]["max"] == 1
-    assert facts({"x": torch.tensor([2**64 - 1], dtype=torch.uint64)})["x"]["first"] == [2**64 - 1]
+    large = facts({"x": torch.tensor([2**64 - 1], dtype=torch.uint64)})["x"]
+    assert large["first"] == [large["min"]] == [2**64 - 1]
     assert lines({"x": torch.zeros(0, 3)}) == ["x  float32 [0, 3]: "]
     assert lines({"x": torch.tensor(1 + 2j), "label": torch.tensor(3)}) == [
         "x      complex64, (1+2j)",

@@ -85,47 +85,46 @@ def test_where_dma_works_a_failing_condition_of_the_other_way_is_only_a_fact(nvf
     assert failed(nvfs) == ["bar1", "config"]
 
 
+def of_kernel(release: str, architecture: str):
+    def change(made: Made) -> None:
+        made.write("/proc/sys/kernel/osrelease", release)
+        made.architecture = architecture
+
+    return change
+
+
+def no_dwords_on_arm(made: Made):
+    no_dwords(made)
+    made.architecture = "aarch64"
+
+
+def by_variable(value: str):
+    def change(made: Made) -> None:
+        no_config(made)
+        made.environ["CUFILE_USE_PCIP2PDMA"] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
-    ("release", "architecture", "holds"),
+    ("change", "failing"),
     [
-        ("5.14.0-503.11.1.el9_5.x86_64", "x86_64", False),
-        ("5.14.0-503.11.1.el9_5.aarch64", "aarch64", True),
-        ("5.14.0-570.12.1.el9_6.x86_64", "x86_64", True),
-        ("6.1.0-28-amd64", "x86_64", False),
+        (of_kernel("5.14.0-503.11.1.el9_5.x86_64", "x86_64"), ["kernel"]),
+        (of_kernel("5.14.0-503.11.1.el9_5.aarch64", "aarch64"), []),
+        (of_kernel("5.14.0-570.12.1.el9_6.x86_64", "x86_64"), []),
+        (of_kernel("6.1.0-28-amd64", "x86_64"), ["kernel"]),
+        (no_dwords_on_arm, []),
+        (by_variable("TRUE"), []),
+        (by_variable("on"), []),
+        (by_variable("0"), ["config"]),
+        (writes("/proc/kallsyms", "0000 T pci_p2pdma_add_resource\n"), []),
+        # It is empty even when the keys are in force.
+        (writes("/sys/module/nvidia/parameters/NVreg_RegistryDwords", "\n"), []),
     ],
 )
-def test_red_hats_kernels_count_by_their_own_numbers(p2p: Made, release: str, architecture: str, holds: bool):
-    p2p.write("/proc/sys/kernel/osrelease", release)
-    p2p.architecture = architecture
-    assert p2p.findings()["cufile.p2p-kernel"].evidence["fulfilled"] is holds
-
-
-@pytest.mark.parametrize("variable", ["1", "TRUE", "on"])
-def test_the_variable_replaces_the_configuration(p2p: Made, variable: str):
-    no_config(p2p)
-    p2p.environ["CUFILE_USE_PCIP2PDMA"] = variable
-    assert failed(p2p) == []
-
-
-def test_other_processors_need_no_registry_keys(p2p: Made):
-    no_dwords(p2p)
-    p2p.architecture = "aarch64"
-    assert failed(p2p) == []
-
-
-@pytest.mark.parametrize("symbols", ["0000 T pci_p2pdma_add_resource\n", None])
-def test_the_option_is_found_by_a_function_too_or_stays_unknown(p2p: Made, symbols: str | None):
-    p2p.remove("/proc/kallsyms")
-    if symbols is not None:
-        p2p.write("/proc/kallsyms", symbols)
-    finding = p2p.findings()["cufile.p2p-option"]
-    assert (finding.evidence["fulfilled"], finding.severity) == ((True, "ok") if symbols else (None, "info"))
-
-
-def test_the_parameter_in_sysfs_is_not_believed(p2p: Made):
-    # It is empty even when the keys are in force.
-    p2p.write("/sys/module/nvidia/parameters/NVreg_RegistryDwords", "\n")
-    assert failed(p2p) == []
+def test_other_ways_to_fulfil_a_condition(p2p: Made, change, failing: list[str]):
+    change(p2p)
+    assert failed(p2p) == failing
 
 
 def test_all_fulfilled_and_yet_no_dma_is_said(p2p: Made):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import shutil
 import time
 
 import pytest
@@ -15,8 +13,7 @@ from gdsload.system.probe.library import parse_config
 from gdsload.tools.doctor import Calls
 from gdsload.tools.doctor import checkup as run
 from gdsload.tools.doctor.system import TorchBuild
-from gdsload.tools.doctor.trials import GpuTrial
-from tests.machines import DRIVE, GPU, ROOT_MOUNT, Hang, Made, make_drive, make_gpu, make_host
+from tests.machines import DRIVE, GPU, Hang, Made, make_drive, make_gpu, make_host
 
 
 def test_a_machine_that_shows_nothing_at_all(made: Made):
@@ -25,34 +22,12 @@ def test_a_machine_that_shows_nothing_at_all(made: Made):
     assert {finding.severity for finding in report.findings} <= {"ok", "info", "unknown"}
 
 
-def test_a_gpu_without_a_driver_is_an_error(nvfs: Made):
-    shutil.rmtree(nvfs.root / "proc/driver/nvidia")
-    nvfs.gpu = GpuTrial(error="torch sees no GPU")
-    report = nvfs.diagnose()
-    found = {finding.check: finding for finding in report.findings}
-    assert found["gpu.driver"].severity == found["gpu.device"].severity == "error"
-    assert report.verdict.backend == "host"
-    assert "gpu.driver: Install the NVIDIA driver" in report.verdict.improvements[0]
-
-
 def test_a_probe_that_hangs_is_not_waited_for(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "_FILES_S", 0.1)
     nvfs.calls["probe"] = hang
     start = time.monotonic()
     assert run.diagnose("/data/set", system=nvfs.system(), timeout_s=0.2).verdict.backend != "gds"
     assert time.monotonic() - start < 10
-
-
-def test_the_cpu_asked_for(nvfs: Made):
-    report = nvfs.diagnose(device="cpu")
-    assert report.verdict.backend == "host"
-    assert "error" not in {finding.severity for finding in report.findings}
-
-
-def test_another_accelerator_gets_host(laptop: Made):
-    laptop.build = dataclasses.replace(laptop.build, accelerator="xpu")
-    laptop.gpu = GpuTrial("xpu", "xpu")
-    assert laptop.diagnose().verdict.backend == "host"
 
 
 def test_cufile_is_not_asked_unless_wanted_nor_without_a_gpu(nvfs: Made, tmp_path):
@@ -102,29 +77,9 @@ def test_drive_and_gpu_on_one_numa_node_and_root_complex_or_two(
     make_gpu(made, parent, node)
     finding = made.findings()["topology.drives"]
     assert finding.evidence["gpus"] == {GPU: None if node < 0 else node}
-    assert finding.evidence["mounts"][0]["drives"] == {DRIVE: 0}
+    assert finding.evidence["drives"] == {DRIVE: 0}
     assert finding.severity == severity
     assert says in finding.message
-
-
-DATA_IN_MEMORY = f"{ROOT_MOUNT}\n40 27 0:31 / /data rw - tmpfs tmpfs rw\n"
-
-
-@pytest.mark.parametrize(
-    ("group", "files", "room"),
-    [
-        ("0::/\n", {}, 125829120 * 1024),
-        ("0::/a/b\n", {"/sys/fs/cgroup/a/memory.max": "1000000"}, 1000000),
-        ("0::/\n", {"/sys/fs/cgroup/memory.max": "4096", "/proc/self/mountinfo": DATA_IN_MEMORY}, 4096),
-    ],
-)
-def test_room_for_the_page_cache(nvfs: Made, group: str, files: dict[str, str], room: int):
-    nvfs.write("/proc/self/cgroup", group)
-    for path, text in files.items():
-        nvfs.write(path, text)
-    finding = nvfs.findings()["memory.page-cache"]
-    assert (finding.severity, finding.evidence["room_bytes"], finding.evidence["fits"]) == ("ok", room, True)
-    assert ("the control group has no more" in finding.message) == (room == 1000000)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +121,7 @@ def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made
     found = {finding.check: finding for finding in report.findings}
     assert found["packages.cuda-bindings"].remedy.endswith('pip install "gdsload[cu13]"')
     assert found["packages.kvikio"].severity == "error"
-    assert "cupy-cuda12x (CUDA 12)" in found["packages.cuda-major"].message
+    assert "another CUDA than torch, which is built for CUDA 13" in found["packages.cupy"].message
     nvfs.distributions["cupy-cuda13x"] = "14.2.0"
     report = nvfs.diagnose()
     assert "more than one cupy" in next(f.message for f in report.findings if f.check == "packages.cupy")

@@ -7,72 +7,15 @@ import time
 
 import pytest
 
-from gdsload.errors import DatasetNotFoundError
-from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.mounts import find_mount, parse_mounts
 from gdsload.tools.doctor import checkup as run
-from gdsload.tools.doctor.trials import try_file
+from gdsload.tools.doctor.trials import temporary_file, try_file
 from tests.machines import ROOT_MOUNT, Hang, Made
 
 
 def mounted(made: Made, line: str):
     made.mounts(ROOT_MOUNT, line)
     return made.findings()
-
-
-def test_without_a_udev_record_the_remedy_is_exact(nvfs: Made):
-    assert nvfs.findings()["cufile.udev"].evidence["ID_FS_USAGE"] == "filesystem"
-    nvfs.remove("/run/udev/data/b259:1")
-    finding = nvfs.findings()["cufile.udev"]
-    assert finding.severity == "warning"
-    assert "/run/udev/data/b259:1 is missing" in finding.message
-    assert "udevadm trigger --action=change /dev/nvme0n1p1" in finding.remedy
-    (nvfs.root / "run/udev/data").rmdir()
-    (nvfs.root / "run/udev").rmdir()
-    line = r'mkdir -p /run/udev/data && printf "E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n" > /run/udev/data/b259:1'
-    assert line in nvfs.findings()["cufile.udev"].remedy
-    assert line in " ".join(nvfs.diagnose().verdict.improvements)
-
-
-@pytest.mark.parametrize(
-    ("variable", "udev", "node"),
-    [
-        ("container", "docker run -v /run/udev:/run/udev:ro", "NVIDIA_GDS=enabled"),
-        ("KUBERNETES_SERVICE_HOST", "mountPath: /run/udev", "name: NVIDIA_GDS, value: enabled"),
-        ("APPTAINER_CONTAINER", "--bind /run/udev:/run/udev:ro", "--bind /dev/nvidia-fs0"),
-    ],
-)
-def test_a_container_gets_the_lines_of_its_kind(nvfs: Made, variable: str, udev: str, node: str):
-    nvfs.environ[variable] = "x"
-    for path in ("/run/udev/data/b259:1", "/dev/nvidia-fs0"):
-        nvfs.remove(path)
-    (nvfs.root / "run/udev/data").rmdir()
-    (nvfs.root / "run/udev").rmdir()
-    nvfs.probe = CufileProbe("failed", "no")
-    found = nvfs.findings()
-    for check, line in (("cufile.udev", udev), ("cufile.nvidia-fs", node)):
-        assert (found[check].fix.who, found[check].severity) == ("container", "warning")
-        assert line in found[check].remedy
-
-
-def test_md_raid0_is_read_through_nvidia_fs_only(nvfs: Made):
-    nvfs.write(f"{nvfs.layer('md0', '9:0', 'nvme0n1')}/md/level", "raid0\n")
-    found = mounted(nvfs, "40 27 9:0 / /data rw - xfs /dev/md0 rw")
-    assert found["storage.drives"].severity == "ok"
-    assert [layer["name"] for layer in found["storage.drives"].evidence["stack"]] == ["md0", "nvme0n1"]
-    for name in ("version", "devcount"):
-        nvfs.remove(f"/proc/driver/nvidia-fs/{name}")
-    nvfs.probe = CufileProbe("failed", "no")
-    assert nvfs.findings()["cufile.p2p-drive"].severity == "warning"
-    nvfs.write("/sys/devices/virtual/block/md0/md/level", "raid5\n")
-    assert "on md raid0" in nvfs.findings()["storage.drives"].remedy
-
-
-def test_an_encrypted_volume(nvfs: Made):
-    nvfs.write(f"{nvfs.layer('dm-0', '253:0', 'nvme0n1p1')}/dm/uuid", "CRYPT-LUKS2-abc-root\n")
-    found = mounted(nvfs, "40 27 253:0 / /data rw - ext4 /dev/mapper/data rw,data=ordered")["storage.drives"]
-    assert (found.severity, found.evidence["stack"][-1]["pci"]) == ("warning", "0000:04:00.0")
-    assert "dm-0 (dm CRYPT-LUKS2-abc-root) over nvme0n1p1 (nvme" in found.message
 
 
 def test_layers_that_form_a_circle_end(nvfs: Made):
@@ -98,6 +41,15 @@ def test_nvme_multipath_hides_the_controller_behind_a_subsystem(nvfs: Made):
     assert (drive["transport"], drive["pci"]) == ("pcie", "0000:04:00.0")
 
 
+def test_a_file_to_try_is_created_and_removed(tmp_path):
+    with temporary_file(str(tmp_path)) as file:
+        assert [os.path.join(tmp_path, name) for name in os.listdir(tmp_path)] == [file]
+        assert os.path.getsize(file) == 2**20
+    assert os.listdir(tmp_path) == []
+    with temporary_file(str(tmp_path / "none")) as file:
+        assert file == ""
+
+
 def test_a_file_is_read_directly_or_the_step_that_failed_is_said(tmp_path):
     (tmp_path / "f").write_bytes(bytes(8192))
     trial = try_file(str(tmp_path / "f"))
@@ -121,12 +73,6 @@ def test_holes_and_unwritten_extents_are_counted(tmp_path):
     assert hole.holes + hole.unwritten == new.holes + new.unwritten == 2**20 - 4096
     assert hole.holes > new.holes
     assert new.unwritten
-
-
-def test_a_path_that_is_not_there(nvfs: Made):
-    with pytest.raises(DatasetNotFoundError, match="/data/none/of/this: there is no such file or folder"):
-        nvfs.diagnose("/data/none/of/this")
-    assert not list((nvfs.root / "data").glob(".gdsload*"))
 
 
 def test_a_file_system_that_hangs_is_reported_and_asked_once(nvfs: Made, hang: Hang, monkeypatch: pytest.MonkeyPatch):
@@ -195,21 +141,3 @@ def test_the_mount_that_holds_a_path(path: str, number: str | None, source: str)
     mount = find_mount(TABLE, path, number)
     assert mount is not None
     assert mount.source == source
-
-
-@pytest.mark.parametrize(
-    ("environ", "root", "point", "line"),
-    [
-        ({}, "/", "/data", "sudo mount -o data=ordered /dev/nvme0n1p1 /data"),
-        ({}, "/export", "/data", "where it is mounted: umount, then mount -o data=ordered /dev/nvme0n1p1"),
-        ({"container": "x"}, "/", "/data", "Mount /dev/nvme0n1p1 with data=ordered, on the host"),
-        ({}, "/", "/", "rootflags=data=ordered"),
-    ],
-)
-def test_the_lines_that_mount_ext4_so_that_it_shows_its_mode(nvfs: Made, environ, root: str, point: str, line: str):
-    nvfs.environ |= environ
-    nvfs.mounts(f"40 27 259:1 {root} {point} rw,relatime - ext4 /dev/nvme0n1p1 rw")
-    finding = nvfs.findings()["storage.filesystem"]
-    assert line in finding.remedy
-    commands = [command for command in finding.fix.commands if not command.startswith("#")]
-    assert bool(commands) == (root == "/" and not environ)

@@ -1,4 +1,4 @@
-"""Known bugs before anything is tried, and checks of one fact each: variables, libraries, processors, BAR1, MIG, vGPU."""
+"""Known bugs of nvidia-fs, which are looked for before anything is tried."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from gdsload.system.probe import ask_cufile
 from gdsload.system.probe import probe as asking
 from gdsload.system.probe.known_bugs import known_bug
-from gdsload.tools.doctor.cufile_checks import find_libraries
 from tests.machines import OPEN_DRIVER, Made
 
 
@@ -67,51 +66,3 @@ def test_loaders_try_nothing_either(nvfs: Made, monkeypatch: pytest.MonkeyPatch)
     assert found.status == "skipped"
     assert "Rebuild nvidia-fs" in found.reason
     assert ask_cufile("/data/x", command=lambda *_: ["false"], despite_bugs=True).status == "garbage"
-
-
-@pytest.mark.parametrize(
-    ("version", "severity", "read"),
-    [
-        ("1.13.1", "ok", True),
-        ("1.16.1", "ok", True),
-        ("1.17.1", "warning", False),
-        ("1.20.0", "warning", False),
-        ("", "info", None),
-    ],
-)
-def test_the_variable_that_older_versions_read(nvfs: Made, version: str, severity: str, read: bool | None):
-    assert nvfs.findings()["cufile.variables"].message == "no environment variable of cuFile is set"
-    nvfs.environ |= {"CUFILE_ALLOW_COMPAT_MODE": "false", "CUFILE_NVTX": "1"}
-    nvfs.probe = dataclasses.replace(nvfs.probe, version=version)
-    finding = nvfs.findings()["cufile.variables"]
-    assert (finding.severity, finding.evidence["read"]) == (severity, read)
-    assert finding.evidence["variables"] == {"CUFILE_ALLOW_COMPAT_MODE": "false", "CUFILE_NVTX": "1"}
-    assert ("allow_compat_mode in /etc/cufile.json" in finding.remedy) == (read is False)
-
-
-@pytest.mark.parametrize("environ", [{}, {"container": "x"}])
-def test_libraries_that_cufile_loads_itself(nvfs: Made, environ):
-    nvfs.environ |= environ
-    assert nvfs.findings()["cufile.system-libraries"].severity == "ok"
-    nvfs.remove("/usr/lib/x86_64-linux-gnu/libudev.so.1")
-    finding = nvfs.findings()["cufile.system-libraries"]
-    assert (finding.severity, finding.evidence["missing"]) == ("warning", ["libudev.so.1"])
-    assert finding.fix.who == ("container" if environ else "root")
-    nvfs.write("/opt/libudev.so.1")
-    nvfs.write("/etc/ld.so.cache", b"\0/opt/libudev.so.1\0")
-    assert nvfs.findings()["cufile.system-libraries"].severity == "ok"
-
-
-def test_libraries_in_wheels_in_the_linkers_cache_and_by_the_path(made: Made):
-    made.write("/site/nvidia/cu13/lib/libcufile.so.0")
-    made.write("/site/nvidia_cufile-1.20.0.107.dist-info/METADATA")
-    made.write("/opt/cuda/lib/libcufile.so.0")
-    made.write("/odd/libcufile.so.0")
-    made.write("/etc/ld.so.cache", b"glibc-ld.so.cache1.1\0\1\2libc.so.6\0/odd/libcufile.so.0\0/gone/libcufile.so.0\0")
-    made.environ["LD_LIBRARY_PATH"] = "/opt/cuda/lib:relative"
-    found = find_libraries(dataclasses.replace(made.system(), site_folders=("", "/site")))
-    assert found == [
-        ("/site/nvidia/cu13/lib/libcufile.so.0", "1.20.0.107"),
-        ("/opt/cuda/lib/libcufile.so.0", ""),
-        ("/odd/libcufile.so.0", ""),
-    ]
