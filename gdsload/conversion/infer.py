@@ -1,4 +1,4 @@
-"""The schema of a source, from its first samples."""
+"""The first look at a source: its schema, and the sizes of its parts, by its first samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLES = 64
 def looked_over(
     source: Source, schema: Schema | None, options: ConvertOptions
 ) -> tuple[Source, Schema, list[Part], tuple[str, ...]]:
-    """The source with what its first samples have shown, its schema, parts with about their bytes, and notes on it."""
+    """The source, with what the look has shown to it; its schema; parts, with about their bytes; notes for users."""
     parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
     schema = schema_of(source, parts, options) if schema is None else schema
     packed_by(schema, options.pack_fields)  # refuses, before anything is written, what no writer could

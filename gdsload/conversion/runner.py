@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Unpack, get_type_hints
+from typing import Any, Unpack, cast, get_type_hints
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
@@ -297,7 +297,9 @@ def _workers(options: ConvertKeywords) -> int:
 
 def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
     """The path of a source of files that another process looks at first, as others read its samples; else None."""
-    return path_of(found) if _workers(options) > 1 and isinstance(source, str | os.PathLike) else None
+    in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
+    apart = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
+    return path_of(found) if apart else None
 
 
 def _schema_of(options: ConvertKeywords) -> Schema | None:
@@ -364,7 +366,7 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         raise OptionError(f"is {dict(pack)!r:.200}: missing is {missing[0]!r}", option="pack", remedy=remedy)
     check_types(get_type_hints(Packing), pack)
     packing = Packing(**pack)
-    return PackedSource(taking(found, (packing.field,)), packing)
+    return cast("Source", PackedSource(taking(found, (packing.field,)), packing))
 
 
 def publish_check(path: str, *, overwrite: bool, spread_over: Sequence[str] = ()) -> None:

@@ -58,7 +58,8 @@ def test_a_worker_of_a_conversion_reads_by_itself(monkeypatch):
 def test_a_file_that_ends_its_reader_at_the_first_look_is_an_error(tmp_path, monkeypatch, make_source, kind, library):
     """Before any sample is known: a description may read the file already, as that of a table and of images does."""
     pytest.importorskip(library)  # this process has it, the next one finds another
-    make_source(kind, tmp_path / "in")
+    (first, *_), _ = make_source(kind, tmp_path / "in")
+    (tmp_path / "in" / first).with_name(f"._{first[-5:]}").touch()  # of which a note tells
     (tmp_path / "crashing").mkdir()
     (tmp_path / "crashing" / f"{library}.py").write_text("import os\nos.abort()\n")
     monkeypatch.syspath_prepend(tmp_path / "crashing")
@@ -68,4 +69,8 @@ def test_a_file_that_ends_its_reader_at_the_first_look_is_an_error(tmp_path, mon
     with pytest.raises(FormatError, match=said):
         plan(tmp_path / "in", kind=kind, workers=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["crashing", "in"]
-    assert gdsload.convert(tmp_path / "in", tmp_path / "out", kind=kind, workers=1).samples
+    monkeypatch.undo()
+    alone, apart = (gdsload.convert(tmp_path / "in", tmp_path / f"{n}", kind=kind, workers=n) for n in (1, 2))
+    assert apart.notes == plan(tmp_path / "in", kind=kind, workers=2).notes == alone.notes
+    assert "1 file or folder is passed over" in alone.notes[-1]
+    assert gdsload.ShardDataset(apart.path).digest == gdsload.ShardDataset(alone.path).digest
