@@ -27,6 +27,17 @@ def documents_of(source, target=2**20):
     return [row["tokens"].tolist() for row in rows_of(source, target)]
 
 
+def check_documents(source, expected, target, read):
+    """However it is cut into parts and batches; a file without a token is refused."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
+        if any(expected):
+            assert documents_of(source, target) == expected
+        else:
+            with pytest.raises(FormatError, match="not one token"):
+                source.parts(target)
+
+
 @settings(max_examples=50)
 @given(
     documents=st.lists(st.lists(st.integers(0, 6), max_size=8), min_size=1, max_size=20),
@@ -43,13 +54,7 @@ def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, who
     expected[-1] = expected[-1] if whole else expected[-1][:-1]
     expected = [document for document in expected if document]
     source = pickle.loads(pickle.dumps(TokenSource(str(path), dtype="uint16", end=END)))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
-        if expected:
-            assert documents_of(source, target) == expected
-        else:
-            with pytest.raises(FormatError, match="not one token"):
-                source.parts(target)
+    check_documents(source, expected, target, read)
 
 
 def test_a_flat_file_without_ends_is_packed_as_one_document(tmp_path):
@@ -202,13 +207,7 @@ def test_an_index_tells_type_and_documents(tmp_path_factory, documents, dtype, t
     expected = [[token for sequence in document for token in sequence] for document in documents]
     assert recognise(str(path)) == recognise(str(path.parent)) == "tokens"
     source = TokenSource(str(path))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gdsload.conversion.sources.token_files.BATCH_BYTES", read)
-        if any(expected):
-            assert documents_of(source, target) == expected
-        else:
-            with pytest.raises(FormatError, match="not one token"):
-                source.parts(target)
+    check_documents(source, expected, target, read)
 
 
 def test_options_that_contradict_an_index(tmp_path):
