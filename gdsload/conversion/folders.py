@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from pathlib import PurePosixPath
 
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.status import remedy_for
@@ -183,17 +182,6 @@ def refuse_logged(folder: str) -> None:
     if any(map(_STATE.match, states)) or (states and os.path.isdir(os.path.join(folder, "data"))):
         newest = os.path.join(absolute(folder), _ICEBERG, max(states, key=natural))
         raise _logged("an Iceberg", folder, _ICEBERG, _iceberg(newest))
-
-
-def refuse_logged_above(path: str) -> None:
-    """Refuse a path at such a table or in one: the log is beside its files, or above their folders.
-
-    Raises:
-        FormatError: see `refuse_logged`.
-    """
-    for folder in dict.fromkeys([absolute(path), os.path.realpath(path)]):
-        for above in (folder, *PurePosixPath(folder).parents):
-            refuse_logged(str(above))
 
 
 def _logged(kind: str, folder: str, mark: str, remedy: str) -> FormatError:

@@ -1,4 +1,4 @@
-"""The schema of a source, from its first samples."""
+"""The first look at a source: its schema, and the sizes of its parts, by its first samples."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ import numpy as np
 
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.part import failed, place_of, results
+from gdsload.conversion.provenance import notes_of
 from gdsload.conversion.reasons import noted_in_reading, noting, reason_of
+from gdsload.conversion.sizes import bytes_of_parts, sized
 from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
 from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import packed_by
 
 _SAMPLES = 64
+
+
+def looked_over(
+    source: Source, schema: Schema | None, options: ConvertOptions
+) -> tuple[Source, Schema, list[Part], tuple[str, ...]]:
+    """The source, with what the look has shown to it; its schema; parts, with about their bytes; notes for users."""
+    parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
+    schema = schema_of(source, parts, options) if schema is None else schema
+    packed_by(schema, options.pack_fields)  # refuses, before anything is written, what no writer could
+    return source, schema, sized(source, parts, schema, options), notes_of(source)
 
 
 def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Schema:

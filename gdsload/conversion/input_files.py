@@ -12,6 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import IO, Any, ClassVar, TypedDict, Unpack
 
 from gdsload.conversion.folders import (
@@ -23,7 +24,6 @@ from gdsload.conversion.folders import (
     leads_back,
     names_in,
     refuse_logged,
-    refuse_logged_above,
 )
 from gdsload.conversion.splits import ALL, level_splits, no_such_split, split_words, splits_of
 from gdsload.errors import FormatError
@@ -162,16 +162,17 @@ class SourceFiles:
         if folder is None and (files := expanded(path)):
             for file in files:
                 check_file(file)
-            _refuse_logged_above(files, wanted)
+            _refuse_logged(files, wanted)
             return self.chosen(files, os.path.commonpath([os.path.dirname(absolute(file)) for file in files]))
         if not os.path.isdir(path):
             check_file(path)
-            _refuse_logged_above([path], wanted)
+            _refuse_logged([path], wanted)
             return self.chosen([path]) if splits else [path]
         found = list(self.walk(path, wanted, below=below, bad=bad))
         if not found:
             remedy = " ".join([*notes, "A path that you name is always taken."]) if (notes := self.notes()) else None
             raise FormatError(f"there is no file with {' or '.join(wanted)}", file=path, remedy=remedy)
+        _refuse_logged(found, wanted)
         return self.chosen(found, path) if splits else found
 
     def walk(
@@ -189,13 +190,10 @@ class SourceFiles:
         Raises:
             FormatError: as `find`.
         """
-        if _LOGGED in suffixes:
-            refuse_logged_above(folder)
         for entry in self.entries(folder, suffixes, below=below, whole=whole):
             if entry.name.lower().endswith(suffixes):
                 if entry.is_symlink():
                     self.check_link(entry.path)
-                    _refuse_logged_above([entry.path], suffixes)
                 if not bad and not entry.is_file(follow_symlinks=False):
                     check_file(entry.path)
                 yield entry.path
@@ -242,8 +240,6 @@ class SourceFiles:
                 yield entry
         for entry in folders if below else []:
             if not entry.is_symlink() or not (self._found_elsewhere(entry.path) or leads_back(entry.path)):
-                if _LOGGED in suffixes:
-                    (refuse_logged_above if entry.is_symlink() else refuse_logged)(entry.path)
                 yield from self.entries(entry.path, suffixes, whole=whole)
 
     def _found_elsewhere(self, link: str) -> bool:
@@ -375,11 +371,14 @@ class FileSource:
         return {"kind": self.kind, "files": stamps(self.all_files()), **options}
 
 
-def _refuse_logged_above(files: Iterable[str], suffixes: Sequence[str]) -> None:
+def _refuse_logged(files: Sequence[str], suffixes: Sequence[str]) -> None:
+    """Refuse files of a table with a log, which is beside them or above their folders; see `refuse_logged`."""
     if _LOGGED in suffixes:
-        both = (os.path.dirname(one) for file in files for one in (absolute(file), os.path.realpath(file)))
-        for folder in dict.fromkeys(both):
-            refuse_logged_above(folder)
+        folders = {os.path.dirname(absolute(file)) for file in files}
+        folders |= {os.path.dirname(os.path.realpath(file)) for file in files if os.path.islink(file)}
+        folders |= set(map(os.path.realpath, folders))
+        for above in sorted({one for folder in folders for one in (folder, *map(str, PurePosixPath(folder).parents))}):
+            refuse_logged(above)
 
 
 def _has(folder: str, marks: Iterable[str]) -> bool:

@@ -145,21 +145,14 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def choose(options: Mapping[str, Any]) -> ConvertOptions:
     """Those of the keywords that decide the result; an `OptionError` if one cannot be used."""
-    fields = options.get("fields")
-    ragged, fixed = (tuple(options.get(name) or ()) for name in ("ragged", "fixed"))
-    if both := sorted(set(ragged) & set(fixed)):
+    given = {name: options[name] for name in ConvertOptions.__dataclass_fields__ if options.get(name) is not None}
+    if both := sorted(set(given.get("ragged", ())) & set(given.get("fixed", ()))):
         raise OptionError(f"field {both[0]!r} is to be ragged and fixed")
-    return ConvertOptions(
-        shard_bytes=options.get("shard_bytes", "256MiB"),
-        fields=None if fields is None else tuple(fields),
-        casts=tuple((options.get("casts") or {}).items()),
-        ragged=ragged,
-        fixed=fixed,
-        map=options.get("map"),
-        on_error=options.get("on_error", "stop"),
-        shuffle_seed=options.get("shuffle_seed"),
-        pack_fields="auto" if options.get("pack_fields") is None else options["pack_fields"],
-    )
+    for name in given.keys() & {"fields", "ragged", "fixed"}:
+        given[name] = tuple(given[name])
+    if "casts" in given:
+        given["casts"] = tuple(given["casts"].items())
+    return ConvertOptions(**given)
 
 
 def _check_types(options: Mapping[str, Any]) -> None:

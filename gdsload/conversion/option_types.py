@@ -55,17 +55,12 @@ def _spelled_out(signature: inspect.Signature) -> list[inspect.Parameter]:
     return found
 
 
-def check_values(made: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Refuse values of types that the options of a source's class do not have.
+def check_types(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse values of types that options with these annotations do not have.
 
     Raises:
         OptionError: naming the option, the value, and what it may be.
     """
-    check_types({name: one.annotation for name, one in source_parameters(made).items()}, given)
-
-
-def check_types(annotations: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """See `check_values`, of options with these annotations."""
     for name, value in given.items():
         wanted = annotations.get(name, Any)
         if _suits(value, wanted):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gdsload.conversion.part import key_of, place_of
 from gdsload.conversion.provenance import notes_of, told_by
 from gdsload.conversion.reasons import reason_of
+from gdsload.conversion.row_source import given
 from gdsload.conversion.source import Item, OfDocuments, Part, Source, path_of
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
@@ -103,7 +104,11 @@ class PackedSource:
         self.inner = inner.documents() if isinstance(inner, OfDocuments) else inner
         self.packing = packing
         self.kind = f"{inner.kind}, packed"
-        self.threads = inner.threads
+
+    @property
+    def threads(self) -> bool:
+        """As the documents' source, which may have to read a file to know it."""
+        return self.inner.threads
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}
@@ -123,7 +128,6 @@ class PackedSource:
         return told_by(self.inner, [self.packing.field])
 
     def notes(self) -> tuple[str, ...]:
-        """Notes for users on the documents' source."""
         return notes_of(self.inner)
 
     def parts(self, target_bytes: int) -> list[Part]:
@@ -172,7 +176,7 @@ class PackedSource:
             for key, found in self._documents(Part(name, tuple(where)), np.dtype(run.dtype)):
                 if isinstance(found, Exception):
                     if number < run.own:
-                        yield Item(f"{key} of {name}", partial(_raise, found))
+                        yield Item(f"{key} of {name}", partial(given, found))
                     continue
                 seen += self._tokens_in(found)
                 yield from cutter.add(found)
@@ -291,7 +295,3 @@ class _Cutter:
         self._number, first = self._number + count, self._number
         self.left -= count
         return Item(f"blocks {first} to {self._number - 1}", partial(dict, batch), count)
-
-
-def _raise(error: Exception) -> Any:
-    raise error

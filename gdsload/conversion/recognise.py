@@ -23,7 +23,7 @@ from gdsload.conversion.folders import (
     refuse_logged,
 )
 from gdsload.conversion.input_files import check_file, open_file
-from gdsload.conversion.option_types import check_values, source_parameters
+from gdsload.conversion.option_types import check_types, source_parameters
 from gdsload.conversion.source import Source
 from gdsload.conversion.splits import split_words
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
@@ -145,8 +145,9 @@ def source_for(source: object, kind: str | None, options: Mapping[str, Any] | No
     name, made = source_class(source, kind)
     if made is None:
         return cast("Source", source)
-    check_names(f"kind {name!r}", options or {}, source_parameters(made))
-    check_values(made, options or {})
+    parameters = source_parameters(made)
+    check_names(f"kind {name!r}", options or {}, parameters)
+    check_types({name: one.annotation for name, one in parameters.items()}, options or {})
     place: object = source
     if isinstance(source, str | os.PathLike):
         refuse_no_path(source)

@@ -197,9 +197,9 @@ def row_items(first: int, count: int, make: Callable[[int, int], dict[str, Any]]
         yield Item(key, partial(given, values), high - low)
 
 
-def given(values: dict[str, Any] | FormatError) -> dict[str, Any]:
+def given(values: dict[str, Any] | Exception) -> dict[str, Any]:
     """Values as they are, or the error in their place raised."""
-    if isinstance(values, FormatError):
+    if isinstance(values, Exception):
         raise values
     return dict(values)
 

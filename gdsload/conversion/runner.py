@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Unpack, get_type_hints
+from typing import Any, Unpack, cast, get_type_hints
 
 from gdsload.conversion.allowance import DEFAULT_ALLOWANCE, Allowance
 from gdsload.conversion.combine import publish, put_in_order, shuffle_into
 from gdsload.conversion.conversion_options import ConvertOptions
-from gdsload.conversion.infer import schema_of
+from gdsload.conversion.infer import looked_over
 from gdsload.conversion.keywords import AllKeywords, ConvertKeywords, Progress, choose, divided
 from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
@@ -23,13 +24,13 @@ from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
-from gdsload.conversion.sizes import Room, bytes_of_parts, bytes_of_shards, estimated_bytes, gathered, part_bytes, sized
-from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, refuse_inside, taking
-from gdsload.conversion.spread import CONVERSION, do_all
+from gdsload.conversion.sizes import Room, bytes_of_shards, estimated_bytes, gathered, part_bytes
+from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, path_of, refuse_inside, taking
+from gdsload.conversion.spread import CONVERSION, do_all, first_reader
 from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
 from gdsload.order.checks import check_whole
-from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import packed_by
 from gdsload.shards.publish import Publication
 from gdsload.shards.shard_folders import check_targets, turned
@@ -180,7 +181,9 @@ class _Count:
 def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     """The plan of a conversion with these arguments, of which nothing is written; raises as `convert`."""
     given, chosen, found = _checked(source, options)
-    return ConversionPlan(found.kind, *_looked_over(found, chosen, given), notes_of(found))
+    with first_reader(_looked_at_apart(source, found, given)) as call:
+        _, schema, parts, notes = call(looked_over, found, _schema_of(given), chosen)
+    return ConversionPlan(found.kind, schema, parts, notes)
 
 
 @shows_options
@@ -238,31 +241,36 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
 
 def _convert(source: Any, out: Place, options: Mapping[str, Any]) -> ConvertReport:
     given, chosen, found = _checked(source, options)
-    workers = given.get("workers")
-    workers = len(os.sched_getaffinity(0)) if workers is None else check_whole(workers, "workers", 1)
     path = absolute(out)
     given["spread_over"] = targets = check_targets(given.get("spread_over"), path)
     refuse_inside(found, path, targets)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
-    schema, look = given.get("schema"), SourceSnapshot(found)
-    wanted = {
-        "source": look.description,
-        # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
-        "options": {name: value for name, value in asdict(chosen).items() if name != "on_error"},
-        "schema": None if schema is None else _as_schema(schema).to_json(),
-    }
-    stage = StagingFolder(path, wanted, restart=given.get("restart", False))
-    done, before = False, _folder_at(path)
-    try:
-        report = _run(found, look, chosen, stage, path, given, workers)
-        done = True
-    except KeyboardInterrupt as error:
-        done = _folder_at(path) != before  # it struck when the dataset was in its place
-        if not done:
-            error.add_note(stage.progress())
-        raise
-    finally:
-        stage.close(remove=done)
+    schema = _schema_of(given)
+    with ExitStack() as reading:
+        call = reading.enter_context(first_reader(_looked_at_apart(source, found, given)))
+        look = call(SourceSnapshot, found)
+        wanted = {
+            "source": look.description,
+            # Skipping bad samples does not change parts that have none, or whose bad ones were skipped.
+            "options": {name: value for name, value in asdict(chosen).items() if name != "on_error"},
+            "schema": None if schema is None else schema.to_json(),
+        }
+        stage = StagingFolder(path, wanted, restart=given.get("restart", False))
+        done, before = False, _folder_at(path)
+        try:
+            if stage.planned is None:
+                look.source, fields, parts, _ = call(looked_over, look.source, schema, chosen)
+                stage.keep(fields, gathered(look.source, parts, fields, int(chosen.shard_bytes)))
+            reading.close()
+            report = _run(look, chosen, stage, path, given)
+            done = True
+        except KeyboardInterrupt as error:
+            done = _folder_at(path) != before  # it struck when the dataset was in its place
+            if not done:
+                error.add_note(stage.progress())
+            raise
+        finally:
+            stage.close(remove=done)
     return report
 
 
@@ -282,18 +290,27 @@ def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, 
     return given, choose(given), _source(source, given)
 
 
+def _workers(options: ConvertKeywords) -> int:
+    given = options.get("workers")
+    return len(os.sched_getaffinity(0)) if given is None else check_whole(given, "workers", 1)
+
+
+def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
+    """The path of a source of files that another process looks at first, as others read its samples; else None."""
+    in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
+    apart = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
+    return path_of(found) if apart else None
+
+
+def _schema_of(options: ConvertKeywords) -> Schema | None:
+    given = options.get("schema")
+    return given if given is None or isinstance(given, Schema) else Schema(given)
+
+
 def _run(
-    source: Source,
-    look: SourceSnapshot,
-    chosen: ConvertOptions,
-    stage: StagingFolder,
-    path: str,
-    options: ConvertKeywords,
-    workers: int,
+    look: SourceSnapshot, chosen: ConvertOptions, stage: StagingFolder, path: str, options: ConvertKeywords
 ) -> ConvertReport:
-    if stage.planned is None:
-        fields, parts = _looked_over(source, chosen, options)
-        stage.keep(fields, gathered(source, parts, fields, int(chosen.shard_bytes)))
+    source = look.source
     schema, tasks = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
     metadata = metadata_of(source, schema, chosen, options)
@@ -315,7 +332,7 @@ def _run(
     try:
         try:
             room.check()
-            do_all(left, workers, options.get("executor"), count.add, count.note)
+            do_all(left, _workers(options), options.get("executor"), count.add, count.note)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise
@@ -334,15 +351,6 @@ def _run(
     return ConvertReport(path, count.written()[0], len(sizes), sum(sizes), count.skipped(), resumed, notes)
 
 
-def _looked_over(source: Source, chosen: ConvertOptions, options: ConvertKeywords) -> tuple[Schema, list[Part]]:
-    """Schema, and parts with about the bytes that they will have."""
-    parts = source.parts(bytes_of_parts(source, int(chosen.shard_bytes)))
-    given = options.get("schema")
-    schema = schema_of(source, parts, chosen) if given is None else _as_schema(given)
-    packed_by(schema, chosen.pack_fields)  # refuses, before anything is written, what no writer could
-    return schema, sized(source, parts, schema, chosen)
-
-
 def _source(source: object, options: ConvertKeywords) -> Source:
     """The source that is meant; a path by its full name, as a cluster's workers have other working folders."""
     if isinstance(source, str | os.PathLike) and os.path.exists(source):
@@ -358,11 +366,7 @@ def _source(source: object, options: ConvertKeywords) -> Source:
         raise OptionError(f"is {dict(pack)!r:.200}: missing is {missing[0]!r}", option="pack", remedy=remedy)
     check_types(get_type_hints(Packing), pack)
     packing = Packing(**pack)
-    return PackedSource(taking(found, (packing.field,)), packing)
-
-
-def _as_schema(given: Schema | Mapping[str, Field | str]) -> Schema:
-    return given if isinstance(given, Schema) else Schema(given)
+    return cast("Source", PackedSource(taking(found, (packing.field,)), packing))
 
 
 def publish_check(path: str, *, overwrite: bool, spread_over: Sequence[str] = ()) -> None:

@@ -137,15 +137,15 @@ class SourceSnapshot:
     """A source as it is now."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self.description = self._describe()
 
     def _describe(self) -> Any:
-        return json.loads(json.dumps(self._source.describe()))
+        return json.loads(json.dumps(self.source.describe()))
 
     def check(self) -> None:
         """Raise a `FileChangedError` if the source has changed."""
-        file = path_of(self._source)
+        file = path_of(self.source)
         try:
             same = self._describe() == self.description
         except FileNotFoundError as error:

@@ -1,7 +1,7 @@
 """The tasks of a conversion, shared out to the workers; and calls of libraries in a process that a file may kill.
 
 A damaged file never ends the user's process. A worker of a conversion may die, so it reads by itself. Any other process
-has one beside it that reads, to its end.
+has one beside it that reads, to its end; and a conversion by several workers has another one for its first look.
 """
 
 from __future__ import annotations
@@ -176,9 +176,37 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
     """
     if multiprocessing.current_process().name == CONVERSION.name:
         return function(file, *arguments)
-    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     crew = _crews.get(os.getpid()) or _crews.setdefault(os.getpid(), Crew(_WORK, 1, processes=True))
-    crew.submit(function, (file, *arguments), ended.put)
+    try:
+        return _call(crew, file, function, file, *arguments)
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C: nobody waits for what is read now
+        _crews.pop(os.getpid(), None)
+        crew.end()
+        raise
+
+
+@contextmanager
+def first_reader(file: str | None) -> Iterator[Callable[..., Any]]:
+    """A function that calls others, which look at a file, in a new process of this conversion; None: in this process.
+
+    Raises:
+        FormatError: as `read_apart`.
+    """
+    if file is None:
+        yield lambda function, *arguments: function(*arguments)
+        return
+    crew = Crew(CONVERSION, 1, processes=True)
+    try:
+        yield partial(_call, crew, file)
+    finally:
+        crew.end()
+
+
+def _call(crew: Crew, file: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    crew.submit(function, arguments, ended.put)
     try:
         return ended.get()()
     except BrokenExecutor as error:
@@ -187,9 +215,3 @@ def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
             file=file,
             remedy="The file is damaged, or the machine is short of memory: get the file again, or free some memory.",
         ) from None
-    except Exception:
-        raise
-    except BaseException:  # Ctrl-C: nobody waits for what is read now
-        _crews.pop(os.getpid(), None)
-        crew.end()
-        raise

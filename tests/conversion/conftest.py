@@ -9,9 +9,15 @@ import wave
 from itertools import islice
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as tables
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
+from scipy.io import savemat
 
 import gdsload
 from gdsload.errors import GdsloadError
@@ -63,10 +69,9 @@ def numpy_arrays(folder):
 
 
 def images(folder):
-    pictures = pytest.importorskip("PIL.Image")
     for name in ("cat", "dog"):
         (folder / name).mkdir()
-        pictures.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / name / "1.png")
+        Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(folder / name / "1.png")
     return ["cat/1.png", "dog"], {}
 
 
@@ -76,8 +81,7 @@ def webdataset(folder):
 
 
 def parquet(folder):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    tables.write_table(arrow.table({"x": [1, 2, 3]}), folder / "a.parquet")
+    tables.write_table(pa.table({"x": [1, 2, 3]}), folder / "a.parquet")
     return ["a.parquet"], {}
 
 
@@ -110,16 +114,12 @@ def huggingface(folder):
 
 
 def safetensors(folder):
-    pytest.importorskip("safetensors")
-    from safetensors.torch import save_file
-
     save_file({"x": torch.arange(6).reshape(3, 2)}, folder / "a.safetensors")
     return ["a.safetensors"], {}
 
 
 def hdf5(folder):
-    library = pytest.importorskip("h5py")
-    with library.File(folder / "a.h5", "w") as file:
+    with h5py.File(folder / "a.h5", "w") as file:
         file["x"] = np.arange(6).reshape(3, 2)
     return ["a.h5"], {}
 
@@ -165,7 +165,7 @@ def idx(folder):
 
 
 def mat(folder):
-    pytest.importorskip("scipy.io").savemat(folder / "a.mat", {"x": np.arange(6).reshape(3, 2)})
+    savemat(folder / "a.mat", {"x": np.arange(6).reshape(3, 2)})
     return ["a.mat"], {}
 
 
@@ -175,9 +175,8 @@ def text(folder):
 
 
 def coco(folder):
-    pictures = pytest.importorskip("PIL.Image")
     (folder / "annotations").mkdir()
-    pictures.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "1.png")
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "1.png")
     tree = {
         "images": [{"id": 7, "file_name": "1.png", "width": 6, "height": 4}],
         "annotations": [{"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 1, 2, 3], "area": 5, "iscrowd": 0}],
@@ -188,28 +187,25 @@ def coco(folder):
 
 
 def yolo(folder):
-    pictures = pytest.importorskip("PIL.Image")
     for name in ("images", "labels"):
         (folder / name).mkdir()
-    pictures.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "images" / "1.png")
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(folder / "images" / "1.png")
     (folder / "labels" / "1.txt").write_text("0 0.5 0.5 0.25 0.5\n")
     (folder / "data.yaml").write_text("names: [cat]\ntrain: images\n")
     return ["images/1.png", "data.yaml", "labels/1.txt"], {}
 
 
 def h5ad(folder):
-    library = pytest.importorskip("h5py")
-    with library.File(folder / "a.h5ad", "w") as file:
+    with h5py.File(folder / "a.h5ad", "w") as file:
         file["X"] = np.arange(6.0).reshape(3, 2)
         file.create_group("obs").attrs.update({"encoding-type": "dataframe", "column-order": [], "_index": "_index"})
     return ["a.h5ad"], {}
 
 
 def lerobot(folder):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name in ("meta", "data/chunk-000"):
         (folder / name).mkdir(parents=True)
-    tables.write_table(arrow.table({"action": [[1.0, 2.0], [3.0, 4.0]]}), folder / "data/chunk-000/file-000.parquet")
+    tables.write_table(pa.table({"action": [[1.0, 2.0], [3.0, 4.0]]}), folder / "data/chunk-000/file-000.parquet")
     described = {"codebase_version": "v3.0", "features": {"action": {"dtype": "float64", "shape": [2]}}}
     (folder / "meta" / "info.json").write_text(json.dumps(described))
     return ["meta/info.json", "data/chunk-000/file-000.parquet"], {}
@@ -257,16 +253,6 @@ def make_source():
         return MAKERS[kind](folder)
 
     return made
-
-
-@pytest.fixture(scope="session")
-def documents_of():
-    """Reads all documents of tokens of a source, cut into parts of about so many bytes."""
-
-    def read(source, target=2**20):
-        return [row["tokens"].tolist() for row in rows_of(source, target)]
-
-    return read
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,10 @@
 import io
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as tables
 import pytest
+from PIL import Image
 
 from tests.conversion.tar_files import pack
 
@@ -25,8 +28,7 @@ def tar(root, files):
 
 
 def parquet(root, files):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = arrow.table({"image": [{"bytes": raw, "path": None} for raw in files]})
+    table = pa.table({"image": [{"bytes": raw, "path": None} for raw in files]})
     tables.write_table(table, root / "a.parquet", row_group_size=2)
     return root / "a.parquet", "image", {}
 
@@ -60,7 +62,7 @@ def coco(root, files):
     folder(root, files)
     images = []
     for number, raw in enumerate(files):
-        with pytest.importorskip("PIL.Image").open(io.BytesIO(raw)) as image:
+        with Image.open(io.BytesIO(raw)) as image:
             images.append({"id": number, "file_name": f"{number}.jpg", "width": image.width, "height": image.height})
     tree = {"categories": [], "annotations": [], "images": images}
     (root / "_annotations.coco.json").write_text(json.dumps(tree))
@@ -68,7 +70,6 @@ def coco(root, files):
 
 
 def yolo(root, files):
-    pytest.importorskip("yaml")
     for name in ("images", "labels"):
         (root / name).mkdir()
     folder(root / "images", files)

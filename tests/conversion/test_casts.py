@@ -147,11 +147,7 @@ def test_what_is_clipped_in_a_sample_that_is_left_out_is_not_counted(tmp_path):
         (np.array([1.0, np.nan]), "int32", r"nan at \[1\] does not fit int32"),
         (np.array(2), "bool", r"2 does not fit bool \(0 and 1\)"),
         (np.array(1e6), "float16", r"1000000.0 does not fit float16 \(numbers up to 65504, whole numbers exactly up to 2048\)"),
-        (np.array(1e39), "bfloat16", "does not fit bfloat16"),
         (np.array(2**53 + 1), "float64", "9007199254740993 does not fit float64 .*exactly up to 9007199254740992"),
-        (np.array(257), "bfloat16", "257 does not fit bfloat16"),
-        (np.array(np.inf, np.float32), "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
-        (np.array(449.0), "float8_e4m3fn", r"449.0 does not fit float8_e4m3fn \(numbers up to 448\)"),
         (np.array([1.0, 0.0]), "float8_e8m0fnu", r"0.0 at \[1\] does not fit float8_e8m0fnu \(numbers from 5.87"),
         (np.array(1e39 + 0j), "complex64", "does not fit complex64"),
         (np.array(1j), "float32", "1j is complex, but float32"),
@@ -183,17 +179,6 @@ def test_nan_stays_nan(target):
     nan, two = as_list(cast(signalling, dtype_of(target), "x"))
     assert math.isnan(nan)
     assert two == 2
-
-
-def test_the_writer_says_the_same(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d", {"b": gdsload.Field("uint8")}) as writer:
-        said = "field 'b': 300 does not fit uint8 .whole numbers from 0 to 255."
-        with pytest.raises(SchemaError, match=said) as by_writer:
-            writer.write({"b": 300})
-        with pytest.raises(SchemaError, match="300 does not fit uint8") as by_cast:
-            cast(np.array(300), dtype_of("uint8"), "b")
-        assert str(by_writer.value) == str(by_cast.value)
-        writer.write({"b": 3})
 
 
 ROWS_OF_TOKENS = [[1, 2], [1, 65536], [1, 65535]]

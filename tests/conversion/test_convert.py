@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -65,19 +67,12 @@ class Numbers:
         for number in range(*part.where):
             if number == self.broken:
                 raise FormatError("the archive is damaged")
-            yield Item(f"number {number}", Number(number, number in self.bad, self.ragged))
+            yield Item(f"number {number}", partial(self.sample, number))
 
-
-class Number:
-    def __init__(self, number, bad, ragged):
-        self.number, self.bad, self.ragged = number, bad, ragged
-
-    def __call__(self):
-        if self.bad:
+    def sample(self, number):
+        if number in self.bad:
             raise ValueError("no picture")
-        return {"n": self.number, "text": "x" * (self.number % 3)} | (
-            {"r": np.arange(self.number % 4)} if self.ragged else {}
-        )
+        return {"n": number, "text": "x" * (number % 3)} | ({"r": np.arange(number % 4)} if self.ragged else {})
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +172,7 @@ def test_ragged_fields_are_found_or_named(converted):
 
 
 def test_plan_writes_nothing(arrays, tmp_path):
-    found = plan(arrays, shard_bytes=10_000)
+    found = plan(arrays, shard_bytes=10_000, workers=1)
     assert (found.samples, found.nbytes, found.kind) == (ROWS, ROWS * 32, "NumPy arrays")
     assert list(found.schema) == ["x", "y"]
     assert os.listdir(tmp_path) == []
@@ -259,16 +254,14 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
 
 
 def test_a_full_disk_is_seen_beforehand(arrays, tmp_path, monkeypatch):
-    monkeypatch.setattr("gdsload.conversion.sizes.shutil.disk_usage", lambda path: Usage())
+    monkeypatch.setattr(
+        "gdsload.conversion.sizes.shutil.disk_usage", lambda path: SimpleNamespace(free=100, total=10**6)
+    )
     said = "no room for the dataset: about 31.25 KiB is still to be written, and 100 B are free"
     with pytest.raises(DiskFullError, match=said):
         convert(arrays, tmp_path / "out", workers=1)
     with pytest.raises(DiskFullError, match="about 39.06 KiB is still"):  # it is written twice, and x is halved
         convert(arrays, tmp_path / "half", workers=1, shuffle_seed=1, casts={"x": "float16"})
-
-
-class Usage:
-    free, total = 100, 10**6
 
 
 def test_an_error_waits_for_what_another_executor_has_begun(tmp_path):

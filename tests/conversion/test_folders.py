@@ -7,9 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as tables
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import gdsload
 from gdsload.conversion.folders import is_passed_over, names_below, names_in
@@ -123,19 +126,17 @@ def test_among_tables_an_underscore_hides_all_but_columns():
 
 
 def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path, converted):
-    pictures = pytest.importorskip("PIL.Image")
-    tables, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     for name in ("_other", "cat", ".git", "__MACOSX"):
         (tmp_path / "p" / name).mkdir(parents=True)
-        pictures.new("L", (2, 2)).save(tmp_path / "p" / name / "_1.png")
+        Image.new("L", (2, 2)).save(tmp_path / "p" / name / "_1.png")
     found = converted(tmp_path / "p")
     assert found.metadata["classes"]["label"] == ["_other", "cat"]
     assert found.column("label").tolist() == [0, 1]
     for number in range(2):
         (tmp_path / "t" / f"_x={number}").mkdir(parents=True)
-        tables.write_table(arrow.table({"y": [number]}), tmp_path / "t" / f"_x={number}" / "a.parquet")
+        tables.write_table(pa.table({"y": [number]}), tmp_path / "t" / f"_x={number}" / "a.parquet")
     (tmp_path / "t" / "_backup").mkdir()
-    tables.write_table(arrow.table({"y": [9]}), tmp_path / "t" / "_backup" / "a.parquet")
+    tables.write_table(pa.table({"y": [9]}), tmp_path / "t" / "_backup" / "a.parquet")
     report = gdsload.convert(tmp_path / "t", tmp_path / "tables", workers=1)
     assert gdsload.ShardDataset(tmp_path / "tables").column("_x").tolist() == [0, 1]
     assert report.notes[-1].endswith(
@@ -176,13 +177,12 @@ LOGS = {
 @pytest.fixture(params=LOGS)
 def table(request, tmp_path):
     """A folder of a table of some kind, what its log is called, and the remedy."""
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     log, remedy = LOGS[request.param]
     folder = tmp_path / "lake" / "table"
     for name in (log, log.replace("00002-9", "00001-a"), "data/y=1/z=2/part-0.parquet"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"{}")
-    tables.write_table(arrow.table({"x": [1, 2]}), folder / "data" / "y=1" / "z=2" / "part-0.parquet")
+    tables.write_table(pa.table({"x": [1, 2]}), folder / "data" / "y=1" / "z=2" / "part-0.parquet")
     return folder, f"it is an? {request.param} table", remedy.format(table=folder)
 
 
@@ -233,18 +233,17 @@ def test_states_of_iceberg_have_several_names(tmp_path, out, name):
     "name", ["metadata/info.json", "metadata/images.metadata.json", "delta_log/0.json", "metadata"]
 )
 def test_folders_that_are_called_alike_are_no_logs(tmp_path, out, name):
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"{}")
-    tables.write_table(arrow.table({"x": [1, 2]}), tmp_path / "a.parquet")
+    tables.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
     assert recognise(str(tmp_path)) == "parquet"
     assert gdsload.convert(tmp_path, out, workers=1).samples == 2
 
 
 def test_the_remedy_of_delta_works_when_pasted(tmp_path, monkeypatch):
-    library, arrow = pytest.importorskip("deltalake"), pytest.importorskip("pyarrow")
+    library = pytest.importorskip("deltalake")
     for rows in ([1, 2], [3]):
-        library.write_deltalake(str(tmp_path / "t"), arrow.table({"x": rows}), mode="append")
+        library.write_deltalake(str(tmp_path / "t"), pa.table({"x": rows}), mode="append")
     library.DeltaTable(str(tmp_path / "t")).delete("x = 2")
     with pytest.raises(FormatError, match="it is a Delta table") as caught:
         gdsload.convert(tmp_path / "t", tmp_path / "out", workers=1)

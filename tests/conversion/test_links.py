@@ -9,9 +9,8 @@ import pytest
 
 from gdsload.conversion.input_files import SourceFiles, check_file, open_file, stamps
 from gdsload.conversion.recognise import KINDS, recognise, source_for
-from gdsload.conversion.sources.csv_files import CsvSource
 from gdsload.errors import FormatError, GdsloadError
-from tests.conversion.reading import items_of, made_by
+from tests.conversion.reading import made_by
 
 
 def samples(place, kind, options):
@@ -171,18 +170,6 @@ def test_names_in_consolidated_metadata_of_zarr(tmp_path):
     consolidated = {"kind": "inline", "must_understand": False, "metadata": {"x": array, "../outside/x": array}}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"consolidated_metadata": consolidated}))
     assert samples(tmp_path / "in", "zarr", {}) == [str({"x": np.zeros(4, bool)})]
-
-
-def test_cells_may_name_links_that_lead_out_if_asked_for(tmp_path):
-    (tmp_path / "in").mkdir()
-    np.save(tmp_path / "out.npy", np.zeros(3))
-    (tmp_path / "in" / "l.npy").symlink_to(tmp_path / "out.npy")
-    (tmp_path / "in" / "t.csv").write_text("x\nl.npy\n../out.npy\n")
-    source = CsvSource(str(tmp_path / "in" / "t.csv"), follow_links=True)
-    good, bad = items_of(source)
-    assert good.make()["x"].tolist() == [0, 0, 0]
-    with pytest.raises(FormatError, match="'../out.npy' leads out of the folder"):
-        bad.make()
 
 
 @pytest.mark.parametrize("kind", ["images", "yolo", "audio"])

@@ -9,7 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image
 
 from gdsload import Field, ShardDataset, ShardWriter, convert, merge, reshard, split
 from gdsload.conversion.runner import plan
@@ -49,12 +51,11 @@ def test_datasets_of_ones_own_are_called_by_their_names(converted, name, kind, p
 
 @pytest.fixture
 def folder(tmp_path):
-    pictures = pytest.importorskip("PIL.Image")
     for name in ("dog", "cat", "empty"):
         (tmp_path / "images" / name).mkdir(parents=True)
     for number in range(3):
-        pictures.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "cat" / f"{number}.png")
-        pictures.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "dog" / f"{number}.png")
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "cat" / f"{number}.png")
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "dog" / f"{number}.png")
     return tmp_path / "images"
 
 
@@ -93,12 +94,6 @@ def test_what_bad_samples_do_changes_nothing(folder, tmp_path):
     assert (tmp_path / "a" / "index.json").read_bytes() == (tmp_path / "b" / "index.json").read_bytes()
 
 
-def test_what_is_said_by_hand_takes_the_place_of_the_rest(converted, folder):
-    mine = {"classes": {"label": ["Katze", "Hund"]}, "licence": "CC0"}
-    found = converted(folder, metadata=mine).metadata
-    assert {key: found[key] for key in mine} == mine
-
-
 def test_classes_of_datasets_and_parquet_files(tmp_path, converted):
     library = pytest.importorskip("datasets")
     library.disable_progress_bars()
@@ -111,10 +106,9 @@ def test_classes_of_datasets_and_parquet_files(tmp_path, converted):
 
 
 def test_units_of_what_were_times_or_decimals(tmp_path, converted):
-    arrow = pytest.importorskip("pyarrow")
-    times = arrow.array([1, 2], arrow.timestamp("us"))
-    prices = arrow.array([Decimal("1.25"), Decimal("2.50")], arrow.decimal128(9, 2))
-    table = arrow.table({"t": times, "day": arrow.array([1, 2], arrow.date32()), "price": prices, "x": [1, 2]})
+    times = pa.array([1, 2], pa.timestamp("us"))
+    prices = pa.array([Decimal("1.25"), Decimal("2.50")], pa.decimal128(9, 2))
+    table = pa.table({"t": times, "day": pa.array([1, 2], pa.date32()), "price": prices, "x": [1, 2]})
     importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
     units = {"t": "microseconds since 1970-01-01 (no time zone)", "price": "units of 10 to the power of -2"}
     for source in (table, tmp_path / "a.parquet"):
@@ -223,7 +217,7 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
     (folder / "a gif").mkdir()
     (folder / "a gif" / "0.GIF").write_bytes(b"GIF89a")
     shutil.copy(folder / "cat" / "0.png", folder / "preview.png")
-    found = plan(folder)
+    found = plan(folder, workers=1)
     assert found.samples == 6
     said = "\n".join(found.notes)
     for name in ("a gif", "empty"):
@@ -244,12 +238,12 @@ def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
     assert dataset.column("key") == ["0.png", "1.png", "2.png"]
     assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]
     assert "classes" not in dataset.metadata
-    (said,) = plan(flat, split="all").notes
+    (said,) = plan(flat, split="all", workers=1).notes
     assert said.endswith("passed over, hidden or kept by other programs beside data: '._0.png' first.")
 
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "1.txt", "0.JSON", "labels.csv"])
 def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, name):
     (folder / "cat" / name).write_text("")
-    (note,) = [one for one in plan(folder).notes if "empty" not in one]
+    (note,) = [one for one in plan(folder, workers=1).notes if "empty" not in one]
     assert note.startswith(f"1 file is left out, 'cat/{name}' first")

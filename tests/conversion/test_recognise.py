@@ -165,9 +165,7 @@ def test_folders_called_images_and_labels(tmp_path, names, kind):
     [
         (["clips/a.mp4", "clips/b.MP4", "c.json"], r"it has \.mp4 \(2\), \.json \(1\); video is not decoded"),
         (["a.m4a"], "audio of this form is not decoded"),
-        (["images.zip"], "unpack them first"),
         (["x.zarr.zip"], r"\.zarr\.zip \(1\).*unpack them first"),
-        (["a.rar", "b.rar"], r"\.rar \(2\).*unpack them first"),
         (["a.json.gz"], r"\.json\.gz \(1\); unpack it first"),
         (["a.jsonl.zst"], r"\.jsonl\.zst \(1\); unpack it first \(zstd"),
         (["a.json"], r"\.json \(1\); an array of JSON is read as a line for each sample"),

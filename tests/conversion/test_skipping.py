@@ -4,7 +4,9 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import gdsload
 from gdsload.conversion.allowance import Allowance
@@ -127,8 +129,7 @@ def test_shares_and_numbers(given, samples, most):
 )
 def test_offsets_of_lists_are_never_samples(tmp_path, first, last, good):
     """Rows of other lengths come as values and offsets, which may look like samples of a fixed field."""
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = arrow.table({"tokens": [list(range(first))] * 70 + last})
+    table = pa.table({"tokens": [list(range(first))] * 70 + last})
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=70)
     schema = {"tokens": gdsload.Field("int64", (first,))}
     report = convert(

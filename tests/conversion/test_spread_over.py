@@ -6,13 +6,13 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.conversion import sizes as room_module
+from gdsload.conversion import sizes
 from gdsload.errors import DiskFullError, OptionError, ReadError, WriteError
 from gdsload.tools.cli import main
 from tests.conversion.reading import content
@@ -238,12 +238,6 @@ def test_targets_are_looked_at_first(array, plain, tmp_path, drives):
     assert not (tmp_path / ".out.gdsload-convert").exists()
 
 
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
-
-
 def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
     """About 40 kB in all, a third on each: 20 kB are enough on two, 10 kB too few on the third."""
     free, real = dict.fromkeys(map(str, drives), 20_000), os.stat
@@ -254,8 +248,8 @@ def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
             status[2] = [*free].index(path)
         return os.stat_result(status)
 
-    monkeypatch.setattr(room_module.shutil, "disk_usage", lambda path: Usage(10**9, 0, free[str(path)]))
-    monkeypatch.setattr(room_module.os, "stat", on_devices_of_their_own)
+    monkeypatch.setattr(sizes.shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=free[str(path)]))
+    monkeypatch.setattr(sizes.os, "stat", on_devices_of_their_own)
     how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
     gdsload.convert(array, tmp_path / "out", **how)
     free[str(drives[2])] = 10_000

@@ -5,13 +5,12 @@ import io
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 
 import gdsload
 from gdsload.transforms import DecodeImage
 from tests.conversion.picture_sources import WAYS, folder, in_memory
 
-Image = pytest.importorskip("PIL.Image")
-ImageOps = pytest.importorskip("PIL.ImageOps")
 CODECS = ("JPEG", "PNG", "WEBP", "TIFF")
 
 

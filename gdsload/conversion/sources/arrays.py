@@ -139,7 +139,6 @@ class ArraySource(FieldChoice, FileSource):
         self._files = self._find()
 
     def all_files(self) -> list[str]:
-        """The files as they were found first."""
         return self._files
 
     def _find(self) -> list[str]:
@@ -163,7 +162,6 @@ class ArraySource(FieldChoice, FileSource):
         return found + (noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else [])
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: rows, or runs of files."""
         if self.each == "file":
             sizes = [os.path.getsize(file) for file in self._files]
             return run_parts("files", sizes, target_bytes)

@@ -203,9 +203,8 @@ class ImageColumns:
     """The columns of a table that are images or sounds, and the form that they are given.
 
     Args:
-        names: the columns of images.
-        sounds: those of sounds; they are decoded if images are.
-        leaves: the columns that fields are made of, these among them.
+        schema: the table's.
+        leaves: the columns that fields are made of; sounds among them are decoded if images are.
         form: the form of images in the result.
         file: where the table comes from, for errors.
         follow_paths: whether a struct without bytes stands for the file at its path, as `datasets` has it in memory. It
@@ -214,16 +213,15 @@ class ImageColumns:
 
     def __init__(
         self,
-        names: frozenset[str],
-        sounds: frozenset[str],
+        schema: Any,
         leaves: Sequence[Leaf],
         form: ImageForm,
         file: str,
         *,
         follow_paths: bool = False,
     ) -> None:
-        self.names, self.leaves, self.form, self.file = names, list(leaves), form, file
-        self.sounds = frozenset() if form.keep_encoded and not follow_paths else sounds
+        self.names, self.leaves, self.form, self.file = image_columns(schema), list(leaves), form, file
+        self.sounds = frozenset() if form.keep_encoded and not follow_paths else sound_columns(schema)
         self.follow_paths = follow_paths
 
     def items(self, table: Any, first_row: int) -> Iterator[Item]:

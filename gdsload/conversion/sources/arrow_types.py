@@ -166,7 +166,6 @@ class TableForm:
         return replace(leaf, fill=value)
 
     def notes(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Notes for users on these fields."""
         found = []
         for leaf in leaves:
             if unit := _unit_of(leaf):

@@ -162,9 +162,9 @@ def of_first_dimension(dimensions: Mapping[str, str | None], coordinates: Collec
     return [name for name, one in dimensions.items() if one in rows]
 
 
-def other_dimension_notes(left_out: Collection[str]) -> list[str]:
-    """Notes for users on coordinates that are left out."""
-    return [
+def array_notes(meanings: Mapping[str, StoredNumbers], left_out: Collection[str], *, unpack: bool) -> list[str]:
+    """Notes for users on the meaning of stored numbers, and on coordinates that are left out."""
+    return [note for name, one in meanings.items() for note in one.notes(name, unpack=unpack)] + [
         f"{name!r} is left out: it belongs to another dimension than the first, and `metadata={{...}}` may keep it"
         for name in left_out
     ]

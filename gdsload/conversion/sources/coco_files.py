@@ -263,7 +263,6 @@ class CocoSource(ImageSource):
                 yield stamps([path]) if os.path.isfile(path) else [path]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of images."""
         found: list[Part] = []
         nbytes = mean_bytes(self.first_items())
         for file in self._files():

@@ -82,7 +82,6 @@ class H5adSource(FieldChoice, FileSource):
         return found
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the names of genes, and of codes in columns of categories."""
         return {"genes": self.genes, "classes": self.categories}
 
     def parts(self, target_bytes: int) -> list[Part]:

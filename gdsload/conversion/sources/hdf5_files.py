@@ -28,8 +28,8 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
+    array_notes,
     of_first_dimension,
-    other_dimension_notes,
     units_metadata,
     with_values,
 )
@@ -68,18 +68,13 @@ class Hdf5Source(FieldChoice, FileSource):
         file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             fields, children = self._fields(opened, file), self._children(opened, file)
-            meanings = _meanings(fields).items()
-            found = [note for name, one in meanings for note in one.notes(name, unpack=self.unpack)]
+            beside = {name: child for name, child in children.items() if self.fields is None and name not in fields}
+            left_out = [name for name, child in beside.items() if _is_variable(child)]
+            found = array_notes(_meanings(fields), left_out, unpack=self.unpack)
             found += bytes_notes({name: one for name, one in fields.items() if not _is_utf8(one)})
-            if self.fields is None:
-                found += other_dimension_notes(
-                    [name for name in children if _is_variable(children[name]) and name not in fields]
-                )
-                found += groups_left_out(self._inner(children), "`group=` takes one alone")
-        return found
+            return found + groups_left_out(self._inner(beside), "`group=` takes one alone")
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the units that the first file's attributes give."""
         file = self.all_files()[0]
         with opened_hdf5(file) as opened:
             return units_metadata(_meanings(self._fields(opened, file)), unpack=self.unpack)

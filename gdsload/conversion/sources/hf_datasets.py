@@ -93,10 +93,7 @@ class HuggingFaceSource(TableSource, ImageSource):
     def read(self, part: Part) -> Iterator[Item]:
         dataset = self._open()
         schema, leaves = dataset.features.arrow_schema, self._columns(dataset)
-        images = ImageColumns(
-            image_columns(schema), sound_columns(schema), leaves, self.form, self.path,
-            follow_paths=self.dataset is not None,
-        )  # fmt: skip
+        images = ImageColumns(schema, leaves, self.form, self.path, follow_paths=self.dataset is not None)
         low, high = (int(edge) for edge in part.where)
         for begin, end in batches(low, high, _row_bytes(dataset)):
             yield from images.items(dataset[begin:end], begin)

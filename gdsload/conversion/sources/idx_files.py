@@ -51,7 +51,6 @@ class IdxSource(FileSource):
         self.prefix = prefix
 
     def all_files(self) -> list[str]:
-        """The files of all fields."""
         return [file for fields in self._groups().values() for file in fields.values()]
 
     def parts(self, target_bytes: int) -> list[Part]:

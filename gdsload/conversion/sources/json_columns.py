@@ -127,7 +127,6 @@ def _of_texts(kind: Any) -> Any:
 
 
 def _all_have(kind: Any, values: Sequence[Any]) -> bool:
-    """Return whether a type has all values."""
     arrow = need("pyarrow")
     try:
         arrow.array(values).cast(kind) if arrow.types.is_temporal(kind) else arrow.array(values, kind)
@@ -148,7 +147,6 @@ def _rounded(values: Sequence[Any]) -> int | None:
 
 
 def _floated(value: Any) -> Any:
-    """A value with whole numbers as floating-point ones."""
     if isinstance(value, Sequence):
         return [_floated(one) for one in value]
     return value if value is None else float(str(value))

@@ -57,7 +57,6 @@ class LeRobotSource(ParquetSource):
         return []
 
     def metadata(self) -> dict[str, Any]:
-        """The source's part of the dataset's metadata: the tasks, and frames a second."""
         names, described = self.tasks, self._described()
         found: dict[str, Any] = {"fps": described["fps"]} if isinstance(described.get("fps"), int | float) else {}
         return found | ({"classes": {"task_index": names}} if names else {})
@@ -149,7 +148,6 @@ class LeRobotSource(ParquetSource):
             ) from None
 
     def all_files(self) -> list[str]:
-        """The tables."""
         folder = os.path.join(self.path, "data")
         if not os.path.isdir(folder):
             raise FormatError("there is no folder `data`", file=self.path)

@@ -68,12 +68,10 @@ class LitDataSource(ImageSource):
     threads = False
 
     def all_files(self) -> list[str]:
-        """The index and the chunks."""
         folder = self.files.folder(_INDEX)
         return [self.files.inside(folder, name) for name in (_INDEX, *(one.name for one in self._index().chunks))]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of chunks."""
         chunks = self._index().chunks
         samples = [chunk.samples for chunk in chunks]
         if not any(samples):

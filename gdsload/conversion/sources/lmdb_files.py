@@ -60,7 +60,6 @@ class LmdbSource(ImageSource):
         self.with_key = with_key
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of keys."""
         found: list[Part] = []
         for file in self.all_files():
             name = os.path.relpath(file, self.path) if file != self.path else os.path.basename(file)
@@ -95,7 +94,6 @@ class LmdbSource(ImageSource):
         return found
 
     def all_files(self) -> list[str]:
-        """The files of environments."""
         return [file for file in super().all_files() if os.path.basename(file) != _LOCK]
 
 

@@ -51,7 +51,6 @@ class MatSource(FieldChoice, FileSource):
         self.last = list(last)
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: rows of a file."""
         found: list[Part] = []
         for file in self.all_files():
             prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)

@@ -66,11 +66,9 @@ class MdsSource(FieldChoice, ImageSource):
     threads = False
 
     def all_files(self) -> list[str]:
-        """The index and the shards."""
         return [self._index(), *(self._place(shard)[0] for shard in self._shards())]
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of shards."""
         shards = self._shards()
         samples = [shard.samples for shard in shards]
         if not any(samples):
@@ -97,28 +95,27 @@ class MdsSource(FieldChoice, ImageSource):
     def _index(self) -> str:
         return self.files.inside(self.files.folder(_INDEX), _INDEX)
 
-    def _place(self, shard: _Shard) -> tuple[str, bool]:
-        """The path of a shard's file, and whether that is the packed one."""
-        folder = self.files.folder(_INDEX)
-        if shard.packed is not None and not os.path.lexists(os.path.join(folder, shard.raw.name)):
-            return self.files.inside(folder, shard.packed.name), True
-        return self.files.inside(folder, shard.raw.name), False
+    def _place(self, shard: _Shard) -> tuple[str, _File]:
+        """The path of a shard's file, the packed one if there is no other, and what the index says of it."""
+        folder, found = self.files.folder(_INDEX), shard.raw
+        if shard.packed is not None and not os.path.lexists(os.path.join(folder, found.name)):
+            found = shard.packed
+        return self.files.inside(folder, found.name), found
 
     @contextmanager
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
-        path, packed = self._place(shard)
+        path, expected = self._place(shard)
         errors = OSError, EOFError, ValueError, TypeError, zlib.error
         with (
             reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
             open_file(path) as file,
         ):
-            expected = shard.packed if packed and shard.packed is not None else shard.raw
             found = os.fstat(file.fileno()).st_size
             if found != expected.nbytes:
                 raise ValueError(f"it has {found} bytes, but the index says {expected.nbytes}")
             expected.compare(file)
-            if packed:
+            if expected is not shard.raw:
                 file = io.BytesIO(_unpacked(shard, file, path))  # noqa: PLW2901 - what was packed in it
                 shard.raw.compare(file)
             yield path, file

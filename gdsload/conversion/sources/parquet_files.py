@@ -172,8 +172,7 @@ class ParquetSource(TableSource, ImageSource):
         partition = self._partitions()[file]
         with opened_table(file) as table:
             leaves = self._columns(table, file, partition)
-            schema = self._schema(table, file)
-            images = ImageColumns(image_columns(schema), sound_columns(schema), leaves, self.form, file)
+            images = ImageColumns(self._schema(table, file), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
             for batch in _batches_of(table, low, high, self._read_columns(columns)):
                 for begin, taken in self._taken(batch, file):

@@ -116,14 +116,12 @@ class AudioFolderSource(FieldChoice, FileSource):
         self._classes = classes_of(self._files)
 
     def all_files(self) -> list[str]:
-        """The files as they were found first."""
         return self._files
 
     def metadata(self) -> dict[str, Any]:
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: runs of files."""
         return run_parts("files", [int(stamp[1]) for stamp in stamps(self._files)], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:

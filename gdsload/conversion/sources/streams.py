@@ -55,14 +55,3 @@ def read_line(stream: IO[bytes], file: str, remedy: str, most: int | None = None
     if len(line) == most:
         raise FormatError(f"a line has {most} bytes or more", file=file, remedy=remedy)
     return line
-
-
-def go_to_line(stream: IO[bytes], place: int, file: str, remedy: str) -> None:
-    """Go to the first line that begins at a place or after it: the line that the byte before is in is another part's.
-
-    Raises:
-        FormatError: if that line is too long.
-    """
-    if place:
-        stream.seek(place - 1)
-        read_line(stream, file, remedy)

@@ -12,7 +12,7 @@ from gdsload.conversion.input_files import FileOptions, FileSource, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import filled, given, halved, run_parts, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.streams import go_to_line, read_line
+from gdsload.conversion.sources.streams import read_line
 from gdsload.errors import FormatError, OptionError
 
 _MAX_TEXT_BYTES = 2**28
@@ -87,7 +87,9 @@ class TextSource(FileSource):
 
     def _lines(self, opened: IO[bytes], file: str, low: int, high: int) -> Iterator[Item]:
         """The lines that begin from byte `low` to `high` - 1, many at once."""
-        go_to_line(opened, low, file, _LONG_LINES)
+        if low:  # the line that the byte before is in is another part's
+            opened.seek(low - 1)
+            read_line(opened, file, _LONG_LINES)
         places: list[int] = []
         lines: list[bytes] = []
         nbytes, place = 0, opened.tell()

@@ -96,7 +96,6 @@ class TfRecordSource(FieldChoice, ImageSource):
         self.types = _types(types)
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: files."""
         self._features()
         return [Part(os.path.basename(file), (file,), nbytes=os.path.getsize(file)) for file in self.all_files()]
 

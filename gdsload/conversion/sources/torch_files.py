@@ -45,7 +45,6 @@ class TorchFileSource(FieldChoice, FileSource):
         self.each = each
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: rows of a file, or runs of files."""
         files = self.all_files()
         if self.each is None and len(files) > 1:
             raise OptionError(

@@ -27,8 +27,8 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.cf_conventions import (
     ATTRIBUTES,
     StoredNumbers,
+    array_notes,
     of_first_dimension,
-    other_dimension_notes,
     units_metadata,
     with_values,
 )
@@ -62,14 +62,10 @@ class ZarrSource(FieldChoice, FileSource):
     def notes(self) -> list[str]:
         """Notes for users on groups and coordinates that are left out, and on the meaning of stored numbers."""
         arrays = self._open()
-        meanings = _meanings(arrays).items()
-        found = [note for name, one in meanings for note in one.notes(name, unpack=self.unpack)]
-        found += bytes_notes(arrays)
-        if self.fields is None:
-            listed, groups = self._listed()
-            found += other_dimension_notes([name for name in listed if name not in arrays])
-            found += groups_left_out(groups, "the path of one takes it alone")
-        return found
+        listed, groups = self._listed() if self.fields is None else ({}, [])
+        left_out = [name for name in listed if name not in arrays]
+        found = array_notes(_meanings(arrays), left_out, unpack=self.unpack) + bytes_notes(arrays)
+        return found + groups_left_out(groups, "the path of one takes it alone")
 
     def metadata(self) -> dict[str, Any]:
         return units_metadata(_meanings(self._open()), unpack=self.unpack)
@@ -98,7 +94,6 @@ class ZarrSource(FieldChoice, FileSource):
         return folder
 
     def all_files(self) -> list[str]:
-        """All files of the arrays."""
         return list(self.files.walk(self._folder(), ("",), whole=True))
 
     def _listed(self) -> tuple[dict[str, Any], list[str]]:

@@ -6,6 +6,8 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,8 +21,6 @@ from gdsload.errors import FormatError
 from gdsload.shards.encode import infer_schema
 from tests.conversion.reading import items_of, plain
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
 PYARROW = int(pa.__version__.partition(".")[0])
 
 NUMBERS = st.integers(-9, 9)

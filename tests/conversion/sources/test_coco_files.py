@@ -5,21 +5,20 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.coco_files import CocoSource
 from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import items_of
 
-pictures = pytest.importorskip("PIL.Image")
-ImageOps = pytest.importorskip("PIL.ImageOps")
 CATEGORIES = [{"id": 90, "name": "zebra"}, {"id": 2, "name": "cat"}]
 
 
 def picture(path, width, height, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
-    pictures.fromarray(pixels).save(path, **options)
+    Image.fromarray(pixels).save(path, **options)
     return pixels.transpose(2, 0, 1)
 
 
@@ -98,15 +97,15 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, conve
 def of_one_image(root, orientation, stored, said, codec="PNG"):
     """A picture with a white rectangle of 3 × 2 pixels as stored, and the box of that in the stored or turned one."""
     width, height = stored
-    pixels, exif = np.zeros((height, width, 3), np.uint8), pictures.Exif()
+    pixels, exif = np.zeros((height, width, 3), np.uint8), Image.Exif()
     pixels[1:3, 2:5] = 255
     exif[0x0112] = orientation
     how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
-    image = pictures.fromarray(pixels)
+    image = Image.fromarray(pixels)
     (root / "val2017").mkdir(parents=True)
     image.save(root / "val2017" / "t.png", codec, **how)
     if said == "turned":
-        image = ImageOps.exif_transpose(pictures.open(root / "val2017" / "t.png"))
+        image = ImageOps.exif_transpose(Image.open(root / "val2017" / "t.png"))
     left, top, right, bottom = image.getbbox()
     image.close()
 
@@ -179,18 +178,14 @@ def _set(key, value, number=0, **fields):
     [
         (_set("annotations", None, image_id=99), "annotation 1 is of image 99, which is not there"),
         (_set("annotations", None, category_id=5), "annotation 1 is of category 5, which is not there"),
-        (_set("annotations", None, image_id="4"), "the image_id of annotation 1 is '4', no whole number"),
         (_set("annotations", {"image_id": 4}), "the category_id of annotation None is None, no whole number"),
-        (_set("annotations", 7), "as COCO has them: a value in it is not of the kind that it must be"),
         (_set("images", None, number=1, id=5), "image 5 is listed twice. Give each another id, or remove one"),
         (_set("images", None, id="a"), "the id of image 'a' is 'a', no whole number"),
-        (_set("categories", None, id=2), "category 2 is listed twice"),
         (_set("images", None, height=None), "the height of image 5 is None, no whole number"),
         (_set("images", None, file_name=None), "image 5 has the file_name None, no name of a file"),
         (_set("images", None, number=1, file_name="./000000000005.png"), "images 5 and 3 are one file"),
         (_set("categories", {"id": 90}), "as COCO has them: it has no 'name'"),
         (lambda tree: tree.pop("images"), "as COCO has them: it has no 'images'"),
-        (lambda tree: tree.pop("categories"), "as COCO has them: it has no 'categories'"),
         (lambda tree: tree.update(annotations={"id": 1}), "a value in it is not of the kind that it must be"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import gdsload
 import gdsload.conversion.runner
@@ -30,12 +31,11 @@ def write(path, names, rows, **options):
 
 @pytest.fixture
 def folder(tmp_path):
-    images = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
     (tmp_path / "images" / "deep").mkdir(parents=True)
     rows = []
     for number in range(ROWS):
-        images.fromarray(rng.integers(0, 256, (6, 4, 3), np.uint8)).save(tmp_path / f"images/deep/{number}.png")
+        Image.fromarray(rng.integers(0, 256, (6, 4, 3), np.uint8)).save(tmp_path / f"images/deep/{number}.png")
         np.save(tmp_path / f"{number}.npy", rng.random((2, 3), np.float32))
         rows.append([f"images/deep/{number}.png", f"./{number}.npy", number % 3, number / 4, f"a, “{number}”\nb"])
     write(tmp_path / "all.csv", ["path", "mask", "label", "weight", "text"], rows)
@@ -44,7 +44,6 @@ def folder(tmp_path):
 
 def test_paths_numbers_and_texts(folder, converted):
     """In parts that find their rows again, also in another process."""
-    images = pytest.importorskip("PIL.Image")
     source = pickle.loads(pickle.dumps(CsvSource(str(folder / "all.csv"))))
     parts = source.parts(1000)
     assert (len(parts) > 3, sum(part.samples for part in parts)) == (True, ROWS)
@@ -52,7 +51,7 @@ def test_paths_numbers_and_texts(folder, converted):
     assert [item.key for item in items] == [f"line {2 + 2 * number}" for number in range(ROWS)]  # a text has two lines
     for number, sample in enumerate(item.make() for item in items):
         assert list(sample) == ["path", "mask", "label", "weight", "text"]
-        pixels = np.asarray(images.open(folder / f"images/deep/{number}.png"))
+        pixels = np.asarray(Image.open(folder / f"images/deep/{number}.png"))
         assert np.array_equal(sample["path"], pixels.transpose(2, 0, 1))
         assert np.array_equal(sample["mask"], np.load(folder / f"{number}.npy"))
         assert (sample["label"], sample["weight"], sample["text"]) == (number % 3, number / 4, f"a, “{number}”\nb")
@@ -188,10 +187,7 @@ def test_rows_are_the_same_wherever_the_text_is_cut(tmp_path_factory, rows, stre
     ("text", "rows"),
     [
         ('a,b\n5" pipe,x"y\n', [('5" pipe', 'x"y')]),  # quotes in a cell that has none around it
-        ('a,b\n"He said ""hi""","1\n2"\n', [('He said "hi"', "1\n2")]),
         ("a,b\n\ufeff1,\ufeff\n", [("\ufeff1", "\ufeff")]),
-        ("a,b\n\n\n,\n\n", [("", "")]),
-        ('a,b\n"x\r\ny",z\r\n', [("x\r\ny", "z")]),
         ('a\n""\nb', [("",), ("b",)]),
         ("a,b\n1,2020-01-01", [("1", "2020-01-01")]),
     ],
@@ -282,7 +278,7 @@ def test_what_may_be_taken_for_something_else_is_noted(tmp_path, content, notes,
     (tmp_path / "t.csv").write_text(content)
     found = CsvSource(str(tmp_path / "t.csv")).notes()
     assert [one[: len(wanted)] for one, wanted in zip(found, notes, strict=True)] == notes
-    assert gdsload.conversion.runner.plan(tmp_path / "t.csv", **ways_out).notes == ()
+    assert gdsload.conversion.runner.plan(tmp_path / "t.csv", workers=1, **ways_out).notes == ()
 
 
 def test_a_table_of_pandas_with_its_index(tmp_path, converted):
@@ -316,21 +312,21 @@ def test_a_folder_of_pictures_with_a_table_is_a_table(converted, folder):
     assert converted(folder, fields=["label"]).column("label").tolist() == list(range(ROWS))
 
 
-@pytest.mark.parametrize("by", ["dots", "absolute", "link", "linked folder"])
-def test_nothing_outside_the_folder_is_read(tmp_path, by):
+@pytest.mark.parametrize("follow_links", [False, True])
+@pytest.mark.parametrize("cell", ["../out.npy", "{root}/out.npy", "l.npy", "l/out.npy"])
+def test_nothing_outside_the_folder_is_read_but_by_links_if_asked_for(tmp_path, cell, follow_links):
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "out.npy", np.zeros(3))
     np.save(tmp_path / "in" / "in.npy", np.ones(3))
-    cell = {"dots": "../out.npy", "absolute": str(tmp_path / "out.npy"), "link": "l.npy", "linked folder": "l/out.npy"}[
-        by
-    ]
-    if by == "link":
-        (tmp_path / "in" / "l.npy").symlink_to(tmp_path / "out.npy")
-    if by == "linked folder":
-        (tmp_path / "in" / "l").symlink_to(tmp_path)
-    bad, good = items_of(CsvSource(write(tmp_path / "in" / "t.csv", ["x"], [[cell], ["in.npy"]])))
-    with pytest.raises(FormatError, match="leads out of the folder"):
-        bad.make()
+    (tmp_path / "in" / "l.npy").symlink_to(tmp_path / "out.npy")
+    (tmp_path / "in" / "l").symlink_to(tmp_path)
+    path = write(tmp_path / "in" / "t.csv", ["x"], [[cell.format(root=tmp_path)], ["in.npy"]])
+    other, good = items_of(CsvSource(path, follow_links=follow_links))
+    if follow_links and cell.startswith("l"):
+        assert other.make()["x"].tolist() == [0, 0, 0]
+    else:
+        with pytest.raises(FormatError, match="leads out of the folder"):
+            other.make()
     assert good.make()["x"].tolist() == [1, 1, 1]
 
 
@@ -347,7 +343,6 @@ def test_files_beside_tables_in_the_folder_that_the_program_is_in(tmp_path, monk
     [("none.npy", "no file"), ("fifo.npy", "no file"), ("objects.npy", "pickle"), ("cut.npy", "promises"), ("text.png", "decoded"), ("a\0.npy", "is no name of a file")],
 )  # fmt: skip
 def test_files_that_cannot_be_read(tmp_path, name, reason):
-    pytest.importorskip("PIL")
     os.mkfifo(tmp_path / "fifo.npy")  # to open it would wait for ever
     np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     np.save(tmp_path / "cut.npy", np.zeros(100))
@@ -384,9 +379,6 @@ def test_several_files_and_other_delimiters(tmp_path):
     write(tmp_path / "t-10.tsv", ["x", "y"], [[3, "c"]], delimiter="\t")
     write(tmp_path / "t-9.csv", ["x", "y"], [[1, "a"], [2, "b"]])
     assert rows_of(CsvSource(str(tmp_path))) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]
-    write(tmp_path / "t-11.csv", ["x", "z"], [[3, "c"]])
-    with pytest.raises(FormatError, match="t-11.csv: its columns are not those"):
-        CsvSource(str(tmp_path)).parts(1)
     for mark in ";\t|":
         path = write(tmp_path / "o.csv", ["a", "b"], [["1,5", 2], ["2,5", 3]], delimiter=mark)
         way = f"2 cells, but there is one column. If cells are between {mark!r}, pass `delimiter={mark!r}`. Mend"

@@ -97,10 +97,3 @@ def test_damaged_files(tmp_path, survives_damage, gz):
         (tmp_path / "i").joinpath(path).write_bytes(gzip.compress(content) if gz else content)
         with pytest.raises(FormatError, match=f"{match}|more than the 3 bytes|ends too early"):
             IdxSource(path).parts(1)
-
-
-def test_fields_of_different_lengths(tmp_path):
-    write(tmp_path / "i", "train-images", np.zeros((3, 2, 2), np.uint8))
-    write(tmp_path / "i", "train-labels", np.zeros(2, np.uint8))
-    with pytest.raises(FormatError, match="different lengths"):
-        IdxSource(str(tmp_path / "i")).parts(1)

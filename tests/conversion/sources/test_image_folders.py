@@ -8,13 +8,12 @@ import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError
 from tests.conversion.reading import items_of, made_by
-
-Image = pytest.importorskip("PIL.Image")
 
 
 def save(path, array, **options):
@@ -106,15 +105,6 @@ def test_damaged_anywhere_is_decoded_or_refused():
                 assert decode_image(io.BytesIO(hurt), ImageForm(), "it").dtype == np.uint8
             except FormatError as error:
                 assert error.file == "it"
-
-
-def test_pictures_of_other_formats_are_left_out_and_said(folder):
-    for name in ("2/a.GIF", "cat/more/b.heic"):
-        (folder / name).write_bytes(b"a picture")
-    (note,) = (one for one in ImageFolderSource(str(folder)).notes() if "left out" in one)
-    assert note.startswith(
-        "3 files are left out, '2/a.GIF' first (.gif, .heic, .txt). Pictures are read in the folders"
-    )
 
 
 def test_what_pillow_would_hand_to_other_programs():

@@ -115,11 +115,6 @@ def test_a_bad_line_is_at_fault_alone(tmp_path, left_out):
     assert dataset.column("n").tolist() == [1] * 1100 + [2] * len(WRONG)
 
 
-def test_a_key_that_is_not_wanted_is_no_bad_line(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"n": 1}\n' * 1100 + '{"n": 1, "m": 2}\n')
-    assert gdsload.convert(tmp_path / "a.jsonl", tmp_path / "all", workers=1, fields=["n"]).samples == 1101
-
-
 def test_a_list_among_objects_is_no_object_that_lacks_the_key(tmp_path, left_out):
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1}\n[5]\n{"n": 2}\n')
@@ -253,12 +248,6 @@ def test_a_key_without_a_value_wants_its_type(tmp_path, samples_in):
     assert (np.isnan(found[:1000]).all(), found[1000]) == (True, 0.5)
 
 
-def test_a_key_that_comes_late_may_be_misspelt(tmp_path):
-    path = write(tmp_path / "a.jsonl", [{"n": 1}] * 1000 + [{"n": 2, "late": 1.5}])
-    with pytest.raises(OptionError, match="no field 'late'. There are 'n'"):
-        gdsload.convert(path, tmp_path / "all", workers=1, types={"late": "float64"})
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "usual", "as_json"),
     [(1.5, "float64", 0, []), (True, "bool", False, []), ("a", "string", "", []), ([1], "string", "", ["m"])],
@@ -271,12 +260,6 @@ def test_what_is_said_of_a_key_that_comes_late_helps(tmp_path, left_out, convert
         path, fields=["m"], source_options={"types": {"m": kind}, "fill": {"m": usual}, "as_json": as_json}
     )
     assert [found[0]["m"], found[1000]["m"]] == [usual, json.dumps(value) if as_json else value]
-
-
-def test_a_null_among_the_first_lines_is_at_fault_alone(tmp_path, left_out):
-    (tmp_path / "a.jsonl").write_text('{"x": 0.5}\n' + "null\n" * 2 + '{"x": 1.5}\n')
-    dataset = left_out(tmp_path / "a.jsonl", dict.fromkeys(["row 1", "row 2"], "the line is no JSON object: b'null"))
-    assert dataset.column("x").tolist() == [0.5, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import gdsload
 from gdsload.conversion.sources.lmdb_files import LmdbSource
@@ -91,7 +92,7 @@ def encoded(array):
 def test_values_are_decoded_as_asked(tmp_path, samples_in):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
     png = io.BytesIO()
-    pytest.importorskip("PIL.Image").fromarray(pixels).save(png, "PNG")
+    Image.fromarray(pixels).save(png, "PNG")
     made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode()}
     paths = {name: write(tmp_path / name, {b"k": value}) for name, value in made.items()}
     found = {

@@ -47,8 +47,6 @@ def test_numbers_arrays_and_texts(target):
 
 @pytest.mark.parametrize("packer", PACKERS)
 def test_packed_shards(packer):
-    if packer not in ("gz", "bz2"):
-        pytest.importorskip("pyarrow")
     source = MdsSource(str(DATA / packer))
     expected = [{"n": sample["int32"], "str": sample["str"]} for sample in make_mds.numbers()]
     assert len(source.parts(1)) > 1
@@ -56,7 +54,6 @@ def test_packed_shards(packer):
 
 
 def test_images():
-    pytest.importorskip("PIL")
     found = made_by(MdsSource(str(DATA / "images"), mode="keep"))
     for mine, theirs in zip(found, make_mds.images(), strict=True):
         for name in ("png", "pil"):
@@ -111,14 +108,10 @@ def changed(tmp_path, kind, change):
         (lambda shard, tree: tree.update(shards=[7]), "a value in it is not of the kind that it must be"),
         (lambda shard, tree: shard.update(format="jsonl"), "format 'jsonl'"),
         (lambda shard, tree: shard.update(samples=-1), "-1 is no number"),
-        (lambda shard, tree: shard.update(samples=2**40), "no number from 0"),
         (lambda shard, tree: shard.update(samples=4), "does not begin"),
         (lambda shard, tree: shard.update(column_names=["n"]), "argument 2 is longer"),
         (lambda shard, tree: shard.update(column_names=["n", "n"]), "two columns"),
         (lambda shard, tree: shard.update(column_encodings=["int32", "object"]), "encoding 'object'"),
-        (lambda shard, tree: shard["zip_data"].update(basename="../x"), "leads out of the folder"),
-        (lambda shard, tree: shard["zip_data"].update(basename="none"), "no file 'none'"),
-        (lambda shard, tree: shard["zip_data"].update(basename="a\0"), "is no name of a file"),
         (lambda shard, tree: shard["zip_data"].update(bytes=3), "the index says 3"),
         (lambda shard, tree: shard["raw_data"].update(bytes=100), "not unpack to the 100 bytes that the index says"),
         (lambda shard, tree: shard.update(compression="snappy"), "packed with 'snappy', which is not read"),
@@ -133,7 +126,6 @@ def test_an_index_that_is_wrong(tmp_path, change, reason):
 @pytest.mark.parametrize("kind", ["numbers", *PACKERS])
 def test_damaged_anywhere_is_read_or_refused(tmp_path, survives_damage, kind):
     """And a packed shard never unpacks to more than the index says."""
-    pytest.importorskip("pyarrow")
     source = changed(tmp_path, kind, lambda shard, tree: None)
     (path,) = (tmp_path / "d").glob("shard.00001*")
     survives_damage(path, lambda: MdsSource(source.path), 20)
@@ -175,7 +167,6 @@ def test_any_bytes_are_a_value_or_a_value_error(encoding, content):
     ],
 )
 def test_values_that_promise_too_much(encoding, content, reason):
-    pytest.importorskip("PIL")
     with pytest.raises(ValueError, match=reason):
         decoder(encoding, "x", ImageForm("keep"), "file")(content)
 

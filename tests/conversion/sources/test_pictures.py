@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, TiffImagePlugin
 
 import gdsload
 from gdsload.conversion.sources.boxes import Boxes, BoxForm
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
 
-Image = pytest.importorskip("PIL.Image")
-TiffImagePlugin = pytest.importorskip("PIL.TiffImagePlugin")
 GREY = np.array([[0, 1, 2, 3]], np.uint8)
 COLOURS = bytes([*(9, 8, 7), *(6, 5, 4), *(3, 2, 1), *(0, 0, 99)])
 PNG_KINDS = {1: 0, 2: 4, 3: 2, 4: 6}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import gdsload
 from gdsload.conversion.sources.safetensors_files import SafetensorsSource
@@ -17,8 +18,7 @@ def write(path, samples, schema=None):
 
 
 def test_files_of_others(tmp_path):
-    save = pytest.importorskip("safetensors.torch").save_file
-    save({"a": torch.arange(6.0).reshape(3, 2), "b": torch.arange(3)}, tmp_path / "x.safetensors")
+    save_file({"a": torch.arange(6.0).reshape(3, 2), "b": torch.arange(3)}, tmp_path / "x.safetensors")
     for path in (tmp_path, tmp_path / "x.safetensors"):
         (item,) = items_of(SafetensorsSource(str(path)))
         found = item.make()
@@ -29,9 +29,8 @@ def test_files_of_others(tmp_path):
 
 @pytest.mark.parametrize("other", [torch.zeros(4, 5), torch.zeros(3, 2, dtype=torch.int8)])
 def test_splits_of_other_shapes_are_not_put_together(tmp_path, converted, other):
-    save = pytest.importorskip("safetensors.torch").save_file
     for name, values in (("train", torch.zeros(3, 2)), ("test", other)):
-        save({"x": values}, tmp_path / f"{name}.safetensors")
+        save_file({"x": values}, tmp_path / f"{name}.safetensors")
     with pytest.raises(FormatError, match=r"train.safetensors: its fields are .*Pass one split, `split='train'`"):
         converted(tmp_path, split="all")
     assert len(converted(tmp_path, split="train")) == 3

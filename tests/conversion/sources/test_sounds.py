@@ -204,11 +204,3 @@ def test_a_cast_puts_no_scales_together(scales, tmp_path, fields):
         gdsload.convert(scales, tmp_path / "out", **how)
     gdsload.convert(scales, tmp_path / "out", casts={"audio": "float64"}, **how)
     assert all(np.abs(one["audio"].numpy() - LOUD).max() < 1e-7 for one in gdsload.ShardDataset(tmp_path / "out"))
-
-
-def test_sounds_in_tar_files_name_their_scales(scales, tmp_path, converted):
-    path = pack(tmp_path / "a.tar", [(name, (scales / name).read_bytes()) for name in ("1.wav", "3.wav")])
-    with pytest.raises(SchemaError, match=r"pass a `map=` that divides int16 by 2\*\*15"):
-        converted(path)
-    with pytest.raises(ReadError, match="the sound is int16, and cast to float32 it would keep the scale"):
-        converted(path, casts={"wav": "float32"})

@@ -7,6 +7,8 @@ import re
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import gdsload
@@ -15,8 +17,6 @@ from gdsload.conversion.sources.parquet_files import ParquetSource
 from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import items_of, made_by, plain, rows_of
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
 hf = pytest.importorskip("datasets")
 
 COUNT = 25

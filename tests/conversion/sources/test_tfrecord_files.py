@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from gdsload.conversion.sources.tfrecord_files import TfRecordSource
 from gdsload.errors import FormatError
@@ -113,7 +114,7 @@ def test_fixed_where_all_have_one_length_and_ragged_otherwise(tmp_path, converte
 
 def image_file(pixels, kind):
     stream = io.BytesIO()
-    pytest.importorskip("PIL.Image").fromarray(pixels).save(stream, kind)
+    Image.fromarray(pixels).save(stream, kind)
     return stream.getvalue()
 
 

@@ -7,6 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
 import gdsload
@@ -14,7 +15,6 @@ from gdsload.conversion.sources.torch_datasets import TorchSource
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from tests.conversion.reading import items_of
 
-pictures = pytest.importorskip("PIL.Image")
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024 -- as users write it
 
 
@@ -166,7 +166,7 @@ def test_a_late_python_float_is_refused_or_rounded_by_a_cast(tmp_path, converted
 
 
 def picture(mode, colours=()):
-    image = pictures.new(mode, (4, 3), 1)
+    image = Image.new(mode, (4, 3), 1)
     if colours:
         image.putpalette(colours)
     return image

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import gdsload
 from gdsload.conversion.recognise import recognise
@@ -9,8 +10,6 @@ from gdsload.conversion.sources.yolo_files import YoloSource
 from gdsload.errors import FormatError, GdsloadError, OptionError
 from tests.conversion.reading import items_of
 
-pictures = pytest.importorskip("PIL.Image")
-pytest.importorskip("yaml")
 BOX = "0 0.5 0.5 0.2 0.2\n"
 LEFT = "1 label file is left out, of no image, or of one that has another: '{}' first"
 
@@ -19,7 +18,7 @@ def put(root, images=(), texts=(), yaml=None):
     """Images of their own grey, and texts by name: one box each, unless it is said otherwise."""
     for number, name in enumerate(images):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        pictures.fromarray(np.full((6, 8, 3), number, np.uint8)).save(root / name)
+        Image.fromarray(np.full((6, 8, 3), number, np.uint8)).save(root / name)
     for name, text in (texts if isinstance(texts, dict) else dict.fromkeys(texts, BOX)).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -53,10 +52,10 @@ def test_what_the_label_files_say(tmp_path, samples_in, pattern, yaml):
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_boxes_are_those_of_the_turned_image(tmp_path, samples_in, orientation, codec):
     put(tmp_path, ["images/1.png"], {"labels/1.txt": "0 0.5 0.25 0.125 0.5"})
-    exif = pictures.Exif()
+    exif = Image.Exif()
     exif[0x0112] = orientation
     how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
-    pictures.fromarray(np.zeros((6, 8, 3), np.uint8)).save(tmp_path / "images/1.png", codec, **how)
+    Image.fromarray(np.zeros((6, 8, 3), np.uint8)).save(tmp_path / "images/1.png", codec, **how)
     (found,) = samples_in(YoloSource(str(tmp_path), boxes="xywh"))
     height, width = found["image"].shape[1:]
     assert (width, height) == ((6, 8) if orientation >= 5 else (8, 6))
