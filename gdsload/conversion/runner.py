@@ -223,7 +223,7 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
             called with samples, bytes, finished parts and parts; a part under way counts by the share of its samples.
 
     Raises:
-        FormatError: if the source is not recognised, or is damaged.
+        FormatError: if the source is not recognised, is damaged, or ends the process that looks at it first.
         ConversionError: if a sample cannot be converted, or too many of them; in `skipped` are those left out.
         FileChangedError: if a file of the source has changed meanwhile.
         ReadError: if a worker was lost; the next run goes on from there.
