@@ -270,6 +270,6 @@ def _read_json(path: str) -> dict[str, Any] | None:
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
             found = json.load(file)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

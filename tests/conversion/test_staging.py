@@ -101,6 +101,14 @@ def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(arrays, tmp_pat
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 
 
+def test_a_plan_nested_too_deeply_is_no_plan(tmp_path, arrays):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    (stage / "lock").write_text("")
+    (stage / "plan.json").write_text("[" * 100_000)
+    assert do(arrays, tmp_path / "out").samples == ROWS
+
+
 def test_another_users_folder_is_not_used(tmp_path, arrays, monkeypatch):
     (tmp_path / ".out.gdsload-convert").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
