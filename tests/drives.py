@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from gdsload.loader.dataset import ShardDataset
 from gdsload.shards.drive_order import file_system_of
 from gdsload.shards.local_files import LocalFiles
 from gdsload.system.bulk_reads import BulkReads
@@ -36,6 +37,15 @@ def files_of(reader=BulkReads, where=file_system_of, *, cached=True):
     return Others
 
 
+def dataset_over(path, *given, **options):
+    """A dataset whose files are `files_of` these."""
+
+    class Others(ShardDataset):
+        open_files = files_of(*given, **options)
+
+    return Others(path)
+
+
 class Meeting(BulkReads):
     """Reads of the drives nvme0 and nvme1, each of which waits until the other drive has one under way, too."""
 
@@ -59,7 +69,8 @@ class Meeting(BulkReads):
     def meet(self, drive):
         self._begun[drive].set()
         for event in self._begun.values():
-            self.missed += not event.wait(self.patience_s)
+            if not event.wait(self.patience_s):
+                self.missed += 1
 
 
 @pytest.fixture

@@ -96,13 +96,10 @@ class TestWindowsOfGds(Windows, TestGds):
 # --- batches of shards within the GPU's reach ---
 
 
-class TestComingWithinReach(OnDevice):
+class TestComingWithinReach(TestMapped):
     """Groups are read until all shards have been registered by that."""
 
-    mapped, ragged = True, False
-
-    def open_backend(self, table, _fields, device):
-        return MappedBackend(table.files, device, register_bytes=2**30)
+    ragged = False
 
     def source(self, job, backend, maker):
         gather = ResidentGather.of(job, backend, maker)
@@ -117,10 +114,10 @@ def read_all(backend, shards):
     landing.release()
 
 
-class Within(OnDevice):
+class Within(TestMapped):
     """Sources that gather by positions."""
 
-    mapped, ragged = True, False
+    ragged = False
 
     @pytest.fixture(autouse=True)
     def all_gathered(self, gathered):
@@ -131,9 +128,6 @@ class Within(OnDevice):
 
 class TestResident(Within):
     """Every shard is registered before the first step."""
-
-    def open_backend(self, table, _fields, device):
-        return MappedBackend(table.files, device, register_bytes=2**30)
 
     def source(self, job, backend, maker):
         read_all(backend, len(job.table.ends))

@@ -6,14 +6,14 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 from torch.utils.data import ConcatDataset
 
 import gdsload
 from gdsload import OptionError, ShardDataset
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.page_cache import file_is_resident
-from tests.drives import Meeting, files_of, folder_of, make_drives
+from tests.drives import Meeting, dataset_over, files_of, folder_of, make_drives
+from tests.loader.taking import prints
 
 
 class Failing:
@@ -27,17 +27,13 @@ class Failing:
         pass
 
 
-class OnFailing(ShardDataset):
-    open_files = files_of(Failing)
-
-
 def test_what_a_drive_cannot_read_is_read_by_the_system(plain, load):
-    (batch,) = load(OnFailing(plain), 1000, mmap=False)
+    (batch,) = load(dataset_over(plain, Failing), 1000, mmap=False)
     assert batch["x"][:, 0].tolist() == list(range(1000))
 
 
 def test_one_loader_opens_files_in_one_way(plain):
-    both = ConcatDataset([ShardDataset(plain), OnFailing(plain)])
+    both = ConcatDataset([ShardDataset(plain), dataset_over(plain, Failing)])
     with pytest.raises(OptionError, match="open their files in different ways"):
         gdsload.DataLoader(both, device="cpu")
     assert ShardDataset.open_files is LocalFiles
@@ -68,28 +64,17 @@ def over_two(tmp_path_factory):
 
 def test_reads_of_both_drives_are_under_way_at_the_same_time(over_two, load, shuffle):
     meeting = Meeting()
-
-    class OverTwo(ShardDataset):
-        open_files = files_of(lambda: meeting, folder_of, cached=False)
-
-    found = [
-        int(one)
-        for batch in load(OverTwo(over_two), 64, shuffle, mmap=False, backend=gdsload.Auto(threads=2))
-        for one in batch["x"][:, 7]
-    ]
-    assert sorted(found) == list(range(64))
+    dataset = dataset_over(over_two, lambda: meeting, folder_of, cached=False)
+    (batch,) = load(dataset, 64, shuffle, mmap=False, backend=gdsload.Auto(threads=2))
+    assert sorted(batch["x"][:, 7].tolist()) == list(range(64))
     assert meeting.missed == 0
 
 
 def test_of_one_queue_they_are_not(over_two, load):
     """The control of the test above: both threads wait for the first drive."""
     meeting = Meeting(0.2)
-
-    class OverOne(ShardDataset):
-        open_files = files_of(lambda: meeting, lambda _source: "one", cached=False)
-
-    for _ in load(OverOne(over_two), 64, mmap=False, backend=gdsload.Auto(threads=2)):
-        pass
+    dataset = dataset_over(over_two, lambda: meeting, lambda _source: "one", cached=False)
+    list(load(dataset, 64, mmap=False, backend=gdsload.Auto(threads=2)))
     assert meeting.missed
 
 
@@ -110,11 +95,8 @@ class Lame(Meeting):
 
 def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, in_thread, soon):
     lame = Lame()
-
-    class OverTwo(ShardDataset):
-        open_files = files_of(lambda: lame, folder_of, cached=False)
-
-    loader = load(OverTwo(over_two), 64, "full", mmap=False, backend=gdsload.Auto(threads=2))
+    dataset = dataset_over(over_two, lambda: lame, folder_of, cached=False)
+    loader = load(dataset, 64, "full", mmap=False, backend=gdsload.Auto(threads=2))
     stream = iter(loader)
     reader = in_thread(next, stream)
     soon(lambda: lame.quick == 8)  # all that the quick one has, while the other has not one
@@ -123,10 +105,7 @@ def test_a_drive_that_does_not_answer_leaves_the_other_at_work(over_two, load, i
 
 
 def test_bytes_and_order_do_not_depend_on_the_drives(over_two, load, mmap):
-    class OverTwo(ShardDataset):
-        open_files = files_of(where=folder_of)
-
+    dataset = dataset_over(over_two, where=folder_of)
     for shuffle in (False, "full", "block"):
-        ours, theirs = (load(kind(over_two), 7, shuffle, mmap=mmap, seed=3) for kind in (OverTwo, ShardDataset))
-        for one, other in zip(ours, theirs, strict=True):
-            assert torch.equal(one["x"], other["x"])
+        ours, theirs = (load(one, 7, shuffle, mmap=mmap, seed=3) for one in (dataset, over_two))
+        assert prints(ours) == prints(theirs)

@@ -8,19 +8,13 @@ import pytest
 import torch
 
 import gdsload
-from gdsload import DataLoader, ShardDataset
+from gdsload import DataLoader
 from gdsload.system.bulk_reads import BulkReads
 from gdsload.system.numa import node_of, processors_near
-from tests.drives import Meeting, files_of, folder_of, make_drives
+from tests.drives import Meeting, dataset_over, folder_of, make_drives
 from tests.on_gpu import check_as_on_cpu
 
 pytestmark = pytest.mark.cuda
-
-
-class OverTwo(ShardDataset):
-    """Shards whose drives are told apart."""
-
-    open_files = files_of(where=folder_of, cached=False)
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +34,15 @@ def over_two(tmp_path_factory):
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(over_two, backend, shuffle):
     options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": "offsets", "with_index": True}
-    for dataset in (over_two, OverTwo(over_two)):
+    for dataset in (over_two, dataset_over(over_two, where=folder_of, cached=False)):
         check_as_on_cpu(dataset, {"backend": backend}, **options)
 
 
 def test_bounce_has_reads_of_both_drives_under_way_at_the_same_time(over_two):
     meeting = Meeting()
-
-    class Watched(ShardDataset):
-        open_files = files_of(lambda: meeting, folder_of, cached=False)
-
+    watched = dataset_over(over_two, lambda: meeting, folder_of, cached=False)
     options = {"batch_size": 64, "shuffle": "full", "fields": ["x"], "backend": "bounce", "mmap": False}
-    with DataLoader(Watched(over_two), device="cuda", **options) as loader:
+    with DataLoader(watched, device="cuda", **options) as loader:
         assert sum(len(batch["x"]) for batch in loader) == 768
         threads = {thread.name.rpartition("-")[0] for thread in threading.enumerate()}
     assert meeting.missed == 0
@@ -71,10 +62,8 @@ def test_threads_run_near_the_gpu(over_two):
             seen.append(os.sched_getaffinity(0))
             return super().read_one(fd, offset, into)
 
-    class Watched(ShardDataset):
-        open_files = files_of(Seeing, cached=False)
-
-    with DataLoader(Watched(over_two), 64, "full", fields=["x"], device=device, backend="bounce", mmap=False) as loader:
+    watched = dataset_over(over_two, Seeing, cached=False)
+    with DataLoader(watched, 64, "full", fields=["x"], device=device, backend="bounce", mmap=False) as loader:
         for _ in loader:
             pass
     assert {frozenset(one) for one in seen} == {frozenset(near or allowed)}

@@ -18,10 +18,10 @@ NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not i
     "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
 )
 def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain, join, order, mmap):
-    options = {"with_index": True, "mmap": mmap, **order}
+    options, keys = {"with_index": True, "mmap": mmap, **order}, lambda _, generator: generator.initial_seed()
     before, asked = load(plain, 10, **options), load(plain, 10, **options)
     assert len(asked) == 100  # of one process, and nothing is remembered of that
-    transformed = load(plain, 10, device_transform=lambda batch, generator: generator.initial_seed(), **order)
+    transformed = load(plain, 10, device_transform=keys, **order)
     join()
     after = load(plain, 10, **options)
     assert len(before) == len(asked) == len(after) == 34
@@ -29,9 +29,7 @@ def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain
     assert numbers(before) == numbers(asked) == expected
     assert before.state_dict() == after.state_dict()
     assert after.state_dict()["global_batch"] == 30
-    assert list(transformed) == list(
-        load(plain, 10, device_transform=lambda batch, generator: generator.initial_seed(), **order)
-    )
+    assert list(transformed) == list(load(plain, 10, device_transform=keys, **order))
 
 
 def test_an_epoch_asks_anew(load, plain, join):

@@ -83,7 +83,7 @@ def test_rows_into_tensors_at_any_alignment(gather, source):
     for shift in range(17):
         room = torch.full((200 * 24 + 40,), 99, dtype=torch.uint8, device="cuda")
         gather.rows(address + offsets[::-1], 24, room[shift : shift + 4800])
-        expected = array[offsets[::-1][:, None] + np.arange(24)].reshape(-1)
+        expected = rows_of(array, offsets[::-1], 24)
         assert np.array_equal(room[shift : shift + 4800].cpu().numpy(), expected)
         assert (room[:shift].cpu() == 99).all()
         assert (room[shift + 4800 :].cpu() == 99).all()
@@ -101,31 +101,28 @@ def test_rows_into_several_tensors(gather, source, row_bytes):
 
 
 @pytest.mark.parametrize("newest", [True, False, None])
-@pytest.mark.parametrize("on_host", [True, False])
-def test_long_rows_that_lie_scattered(pages, on_host, newest, monkeypatch):
+def test_long_rows_that_lie_scattered(source, newest, monkeypatch):
     """Over the link they are copied, all by one call, in whichever form the driver has it; without one, gathered."""
-    calls, (array, address) = driver(), pages
+    calls, (array, address, on_host) = driver(), source
     forms = [name for name in BATCH_CALLS if hasattr(ctypes.CDLL("libcuda.so.1"), name)]
     form = None if newest is None or not forms else forms[0 if newest else -1]
     monkeypatch.setattr(calls, "_many", form)
     queued = []
     real = type(calls).copy_many
     monkeypatch.setattr(type(calls), "copy_many", lambda *args: (queued.append(real(*args)), queued[-1])[1])
-    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
-    gather = DeviceGather(
-        torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=None if can_launch() else False
-    )
+    gather = DeviceGather(torch.device("cuda", 0), on_host, kernel=None if can_launch() else False)
     random, row_bytes = np.random.default_rng(4), 70_001
     stream = torch.cuda.Stream()
     for sizes in ([1], [2], [0, 3, 40, 1]):
         offsets = random.integers(0, ROOM - row_bytes + 1, sum(sizes))
         with torch.cuda.stream(stream):
             outs = [torch.full((size, row_bytes), 99, dtype=torch.uint8, device="cuda") for size in sizes]
-            gather.batches((address if kept is None else kept.data_ptr()) + offsets, row_bytes, outs, sizes)
+            gather.batches(address + offsets, row_bytes, outs, sizes)
         stream.synchronize()
         expected = array[offsets[:, None] + np.arange(row_bytes)]
         assert np.array_equal(torch.cat(outs).cpu().numpy(), expected)
-    assert queued == ([True, True] if on_host and form else [])  # a single row is copied by itself
+    over_link = on_host(offsets).all()
+    assert queued == ([True, True] if over_link and form else [])  # a single row is copied by itself
 
 
 @pytest.mark.parametrize("longest", [4_000, 8_000, 40_550])
@@ -217,11 +214,10 @@ def test_rows_of_host_and_device_at_once(pages, kernel):
         assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, row_bytes))
 
 
-@pytest.mark.parametrize("on_host", [True, False])
-def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_host, monkeypatch):
+def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(source, monkeypatch):
     """The driver takes it as it is asked for, from compute capability 9.0 on."""
     pytest.importorskip("cupy")
-    calls, (array, address) = driver(), pages
+    calls, (array, address, on_host) = driver(), source
     seen = []
 
     def watched(config, *arguments):
@@ -231,17 +227,14 @@ def test_kernels_that_read_over_the_link_are_in_a_domain_of_their_own(pages, on_
 
     real = calls._launch
     monkeypatch.setattr(calls, "_launch", watched)
-    kept = None if on_host else torch.from_numpy(array.copy()).cuda()
-    gather = DeviceGather(torch.device("cuda", 0), lambda found: np.full(len(found), on_host), kernel=True)
+    gather = DeviceGather(torch.device("cuda", 0), on_host, kernel=True)
     offsets = random_rows(np.random.default_rng(1), 500, 4096, 8)
     out = torch.full((500 * 4096,), 99, dtype=torch.uint8, device="cuda")
-    gather.rows((address if kept is None else kept.data_ptr()) + offsets, 4096, out)
+    gather.rows(address + offsets, 4096, out)
     assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 4096))
-    gather.pieces(
-        (address if kept is None else kept.data_ptr()) + offsets, np.ones(500, np.int64), 4096, [out.zero_()], [500]
-    )
+    gather.pieces(address + offsets, np.ones(500, np.int64), 4096, [out.zero_()], [500])
     assert np.array_equal(out.cpu().numpy(), rows_of(array, offsets, 4096))
-    apart = on_host and torch.cuda.get_device_capability() >= (9, 0)
+    apart = on_host(offsets).all() and torch.cuda.get_device_capability() >= (9, 0)
     assert seen == [(0, [(9, 2, 1)] if apart else [])] * 2
 
 
