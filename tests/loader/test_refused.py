@@ -80,7 +80,6 @@ VALUES = [
     ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto"),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
-    ("check_peers", [True], "check_peers is True, but nothing says which ranks get the same batches.*the whole mesh"),
     ("collate_fn", [5], "collate_fn is 5, which cannot be called"),
     ("decode", [[]], "is no mapping of fields"),
     ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
