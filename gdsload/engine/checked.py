@@ -177,7 +177,7 @@ class Checked:
         self._compare(keys, blocks, addresses, on_host=to == "host")
 
     def _compare(self, keys: IntArray, blocks: Extents, addresses: IntArray, *, on_host: bool = False) -> None:
-        """Compare blocks, and note those that differ. If not all are `on_host`, those in mapped files are."""
+        """Compare blocks, at least one, and note those that differ; if not all are `on_host`, those in mappings are."""
         here = np.full(len(keys), fill_value=True)
         if self._stream is not None and not on_host:
             here = self._table.files.in_mappings(addresses)
@@ -231,7 +231,8 @@ class Checked:
             begins = np.array([self._table.begin[name][file] for name in self._columns])
             rows = [self._table.rows[name][file] * self._table.columns[name].row_bytes for name in self._columns]
             keys, blocks, *_ = self._around(Extents(np.full(len(begins), file), begins, np.array(rows)))
-            self._compare(keys, blocks, there.base[file] + blocks.offset)
+            if len(keys):
+                self._compare(keys, blocks, there.base[file] + blocks.offset)
         if not self._damaged:
             self._vouched_for = there
 
@@ -248,9 +249,9 @@ class Checked:
         return self.inner.tiers()
 
     def end(self) -> None:
-        """Compare nothing more, and wait for the threads."""
+        """Begin to compare nothing more, and wait for the threads: memory that is read into must not go before."""
         self._closed = True
-        self._pool.close()
+        self._pool.finish()
 
     def close(self) -> None:
         """See `Backend.close`."""

@@ -321,7 +321,7 @@ class Life:
 
     def _refuse_to_skip(self) -> None:
         """Raise OptionError if damaged batches are left out, and other ranks would wait for this one at the end."""
-        if self.skips_damage and self._plan.schedule.world()[1] > 1:
+        if self.skips_damage and (self._plan.groups is not None or self._plan.schedule.world()[1] > 1):
             raise OptionError(
                 "is 'skip', but all ranks must make equally many steps",
                 option="verify.on_corrupt",
