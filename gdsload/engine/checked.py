@@ -22,7 +22,7 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Destination, PendingRead, ShardAddresses, TierStatus
+from gdsload.backends.base import Backend, Destination, PendingRead, ShardAddresses
 from gdsload.engine.gpu.checksums import queue_checksums
 from gdsload.errors import ChecksumError, OptionError, Problem
 from gdsload.shards.format.checksum import BLOCK_BYTES
@@ -62,6 +62,7 @@ class Checked:
         self._table: ShardTable = weakref.proxy(table)
         self.inner, self._columns, self._names, self._device = inner, columns, names, device
         self.name, self.in_place, self.addressable = inner.name, inner.in_place, inner.addressable
+        self.check, self.bytes_by_path, self.tiers = inner.check, inner.bytes_by_path, inner.tiers
         self._stream = None if device is None else side_stream(device)
         self._digests: dict[int, list[NDArray[np.uint64]]] = {}  # of open shards, by column
         self._damaged: dict[tuple[int, int, int], Problem] = {}  # by shard, column and number of the block
@@ -235,18 +236,6 @@ class Checked:
                 self._compare(keys, blocks, there.base[file] + blocks.offset)
         if not self._damaged:
             self._vouched_for = there
-
-    def check(self, files: IntArray) -> None:
-        """See `Backend.check`."""
-        self.inner.check(files)
-
-    def bytes_by_path(self) -> dict[str, int]:
-        """See `Backend.bytes_by_path`."""
-        return self.inner.bytes_by_path()
-
-    def tiers(self) -> dict[str, TierStatus]:
-        """See `Backend.tiers`."""
-        return self.inner.tiers()
 
     def end(self) -> None:
         """Begin to compare nothing more, and wait for the threads: memory that is read into must not go before."""
