@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import Subset
 
 import gdsload
 from gdsload import ChecksumError, Field, OptionError, ShardDataset, Verify
@@ -116,6 +117,19 @@ def test_skipping_leaves_out_those_batches_and_resumes_among_the_others(tmp_path
     assert before + numbers(resumed) == found
 
 
+def test_samples_are_named_as_in_the_dataset_where_shards_are_left_out(tmp_path):
+    path = write(tmp_path / "shards")
+    source, samples = ShardDataset(path).sources[-1].path, range(30, SAMPLES)
+    flip(source, header(source).header.tensors["x"].end - 1)
+    batches, errors = taken(load(Subset(ShardDataset(path), samples), 5, fields=["x"]))
+    [low, high] = errors[-1].samples[0]
+    assert high == SAMPLES
+    spoiled = {number - samples.start for number in range(low, high)}
+    assert numbers(batches) == [
+        one.tolist() for one in np.split(np.arange(len(samples)), len(samples) // 5) if not set(one.tolist()) & spoiled
+    ]
+
+
 def test_offsets_are_compared(tmp_path):
     path = write(tmp_path / "shards")
     source = ShardDataset(path).sources[0]
@@ -125,12 +139,10 @@ def test_offsets_are_compared(tmp_path):
     assert len(list(load(path, fields=["x"]))) == len(load(path))
 
 
-@pytest.mark.parametrize("shuffle", [False, gdsload.BlockShuffle(block=4096)])
-def test_every_kind_of_field(tmp_path, shuffle):
+def test_every_kind_of_field(tmp_path):
     path = write_rich(tmp_path / "rich", 200, pack_fields=["image", "label"])
-    plain = gdsload.DataLoader(path, 16, shuffle, device="cpu")
-    if shuffle is False:
-        assert prints(gdsload.DataLoader(path, 16, shuffle, device="cpu", verify="all")) == prints(plain)
+    every = {"fields": None, "batch_size": 16}
+    assert prints(load(path, **every)) == prints(load(path, verify="off", **every))
 
 
 def test_windows_are_compared_by_all_of_their_samples(tmp_path):
