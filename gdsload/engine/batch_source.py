@@ -17,7 +17,8 @@ StepTransform = Callable[[int, Any], Any]
 class Ready:
     """Some batches, and the error that is raised instead of the one after them.
 
-    A batch for which the user's transform raised an error is `Failed`: the epoch goes on after it.
+    A batch for which the user's transform raised an error, or whose samples differ from what was written, is `Failed`:
+    the epoch goes on after it.
     """
 
     batches: list[Any]

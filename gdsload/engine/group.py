@@ -11,8 +11,9 @@ import torch
 
 from gdsload.engine.batch_source import BatchSource, PendingBatches, Ready, make_now
 from gdsload.engine.stats import Observer
-from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.errors import ChecksumError, GdsloadError, LoaderClosedError
 from gdsload.system.driver import DriverError
+from gdsload.system.failed import Failed
 from gdsload.system.pool import own_thread
 
 _log = logging.getLogger("gdsload")
@@ -101,19 +102,24 @@ class Group:
             return ready
         if not expected:
             return Ready([], [], error)
-        _log.warning("batches that could not be made at first were made one by one: %s", error)
+        if not isinstance(error, ChecksumError):
+            _log.warning("batches that could not be made at first were made one by one: %s", error)
         return ready
 
 
 def _each(steps: range, source: BatchSource, stopped: Callable[[], bool]) -> Ready:
-    """Batches that are made one by one, up to the first error."""
+    """Batches that are made one by one, up to the first error; one of damaged samples is `Failed`."""
     batches: list[Any] = []
     sizes: list[int] = []
     try:
         for step in steps:
             if stopped():
                 return Ready(batches, sizes, LoaderClosedError("the loader was closed"))
-            ready = make_now(source, step, stopped)
+            try:
+                ready = make_now(source, step, stopped)
+            except ChecksumError as damage:  # of this batch: the epoch goes on after it
+                # Without its frames, which hold the source: nobody may ever ask for the batch.
+                ready = Ready([Failed(damage.with_traceback(None))], [0])
             batches += ready.batches
             sizes += ready.sizes
             if ready.error is not None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gdsload.backends.base import Backend, PendingRead, joined
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
+from gdsload.engine.checked import Checked
 from gdsload.engine.lane_windows import LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of
@@ -98,6 +99,8 @@ class LandedSource:
         times = [time.perf_counter()]
         with span("gdsload::wait"):
             slices.wait()
+            if isinstance(self.backend, Checked):
+                self.backend.refuse(self.job.samples(self.job.steps.positions(steps)), self._offsets)
         times.append(time.perf_counter())
         with span("gdsload::gather"):
             sizes = [self.job.steps.size(step) for step in steps]

@@ -3,13 +3,14 @@
 Invariants:
     1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
     2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
-    3. After an error of a transform, the next `next` goes on with the batch after it. Any other error ends the epoch,
-       and each later `next` raises it again.
+    3. After an error of a transform, or of damaged samples, the next `next` goes on with the batch after it. Any other
+       error ends the epoch, and each later `next` raises it again.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from torch.autograd import profiler
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.errors import ChecksumError, GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
@@ -33,6 +34,7 @@ from gdsload.system.spans import span
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
 
+_log = logging.getLogger("gdsload")
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """The span of torch's iterators, but for the class: profilers know loaders by it."""
 
@@ -45,7 +47,7 @@ class Epoch(Iterator[Any]):
     """
 
     _goes_on = True
-    """True if the epoch goes on after an error of a transform."""
+    """True if the epoch goes on after an error of a batch alone."""
 
     def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
@@ -54,7 +56,7 @@ class Epoch(Iterator[Any]):
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = identity  # for these batches
         self._error: BaseException | None = None
-        self._failed = False  # whether a transform raised an error for the batch at the place
+        self._failed = False  # whether there was an error of the batch at the place alone
         self._ended_by: Exception | None = None
         self._fetching: int | None = None  # the thread that waits for a group, and may be making it
         self._begun = self._over = False
@@ -125,10 +127,17 @@ class Epoch(Iterator[Any]):
     def _next(self, entered: float) -> Any:
         if self._over:  # since we waited for our turn
             raise self._end()
-        if self._failed:  # the batch at the place: it is not tried again
-            self._failed = False
-            self.place.step += 1
-        finished, size = self._finished(entered)
+        while True:
+            if self._failed:  # the batch at the place: it is not tried again
+                self._failed = False
+                self.place.step += 1
+            try:
+                finished, size = self._finished(entered)
+                break
+            except ChecksumError as damage:
+                if not (self._failed and self._owner.skips_damage):
+                    raise
+                _log.warning("the batch of step %d is left out: %s", self.place.step, str(damage))
         now = time.perf_counter()
         self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now

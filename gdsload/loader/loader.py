@@ -20,7 +20,7 @@ from gdsload.engine.stats import LoaderStats, Observer
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.diagnosis import Diagnosis
 from gdsload.loader.life import Life
-from gdsload.loader.options import Memory, Options, per_sample
+from gdsload.loader.options import Memory, Options, Verify, per_sample, verification
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
@@ -118,8 +118,9 @@ class DataLoader(TorchAttributes):
             samples, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
             ``pp``) get the same batches; one dimension of another name shares samples. A ProcessGroup: its ranks do.
             Ranks of a mesh or group begin the first epoch together, and compare what their loaders do.
-        check_peers: compare each batch, by its hash, with those of the ranks of the mesh that are to get the same one.
-            All of them raise an error if they differ, or if one fails. It costs a copy to the CPU and two exchanges.
+        verify: ``"all"``: each stored byte of a batch is compared with its checksum where it lands, on the GPU or in
+            memory, before it is decoded, if gdsload wrote the shards and they are read in order, in blocks or in large
+            samples; all else is refused. `Verify` says more, and what becomes of damaged batches.
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
@@ -167,7 +168,7 @@ class DataLoader(TorchAttributes):
         sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         ranks: tuple[int, int] | DeviceMesh | ProcessGroup | None = None,
-        check_peers: bool = False,
+        verify: Literal["off", "all"] | Verify = "off",
         memory: Memory | None = None,
         mmap: bool | None = None,
         backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce | BackendRow = "auto",
@@ -186,7 +187,7 @@ class DataLoader(TorchAttributes):
             generator=generator, drop_last=drop_last, tail=tail, device=device, fields=fields, with_index=with_index,
             with_real=with_real, transform=transform, as_tuple=as_tuple, collate_fn=collate_fn, decode=decode,
             ahead=ahead, reuse_buffers=reuse_buffers, ragged=ragged, sampler=sampler, batch_sampler=batch_sampler,
-            check_peers=check_peers, mmap=mmap, backend=backend, cache=cache,
+            verify=verification(verify), mmap=mmap, backend=backend, cache=cache,
         )  # fmt: skip
         warn_of_shared_draws(options)
         self._set_up(dataset, options)

@@ -105,6 +105,46 @@ class Memory:
         return None if value is None else parse_bytes(value, name, at_least=int(name in ("prefetch", "arena")))
 
 
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The checks of what a loader reads and hands out, for `verify=`.
+
+    Attributes:
+        stored: ``"all"``: every stored byte that a batch is made of is compared with its checksum where it lands,
+            whole blocks of 256 KiB, before it is decoded: by the GPU in its own memory, by the CPU in the host's.
+            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"off"``: nothing
+            is compared.
+        on_corrupt: ``"raise"``: a batch with damaged samples is a `ChecksumError`, which names shard, field, bytes and
+            samples; the next `next` goes on after it. ``"skip"``: such a batch is left out, and the log says why.
+            The other batches stay as they are. Several ranks must make equally many steps, so they cannot skip any.
+        peers: compare each batch, by its hash, with those of the ranks of the mesh that are to get the same one. All of
+            them raise an error if they differ, or if one fails. It costs a copy to the CPU and two exchanges.
+
+    Raises:
+        OptionError: if a value cannot be used.
+    """
+
+    stored: Literal["all", "off"] = "all"
+    on_corrupt: Literal["raise", "skip"] = "raise"
+    peers: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("stored", ("all", "off")), ("on_corrupt", ("raise", "skip")), ("peers", (False, True))):
+            if getattr(self, name) not in known:
+                listed = f"Supported are {', '.join(map(repr, known))}."
+                raise OptionError(f"is {getattr(self, name)!r}", option=f"verify.{name}", remedy=listed)
+
+
+def verification(given: object) -> Verify:
+    """The value of `verify` as a `Verify`; OptionError if it is none, and no name of one."""
+    if isinstance(given, Verify):
+        return given
+    if given not in ("all", "off"):
+        remedy = "Supported are 'off', 'all', and gdsload.Verify."
+        raise OptionError(f"is {given!r}", option="verify", remedy=remedy)
+    return Verify("all" if given == "all" else "off")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
     """All options of a loader but its dataset; OptionError if one cannot be used, or not together with another."""
@@ -131,7 +171,7 @@ class Options:
     sampler: Iterable[Any] | Callable[[int], Any] | None
     batch_sampler: Iterable[Any] | None
     ranks: RankGroups | tuple[int, int] | None
-    check_peers: bool
+    verify: Verify
     memory: Memory
     mmap: bool | None
     backend: BackendChoice | Auto | Gds | Bounce | BackendRow

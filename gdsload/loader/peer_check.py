@@ -1,4 +1,4 @@
-"""The check that peers get the same batches, batch by batch: `check_peers=True`."""
+"""The check that peers get the same batches, batch by batch: `Verify(peers=True)`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from gdsload.backends.choices import requested
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
+from gdsload.engine.gpu.kernels import can_launch
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader.batch_fields import (
     batch_form,
@@ -38,8 +39,13 @@ from gdsload.loader.samplers.sampled import expected_batch, index_source
 from gdsload.loader.selection import SampleSpace, Selected, sample_space, select
 from gdsload.order import OrderOptions, ShuffleName, resolve
 from gdsload.shards.drive_order import DriveOrder, file_system_of
+from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.system.streams import has_streams
+from gdsload.system.units import counted, format_bytes
 from gdsload.transforms import DecodeImage
+
+_MOST_WIDENED = 4
+"""Bytes that are read for each byte of a batch, at most, where reads are widened to what checksums are of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +143,9 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     if options.reuse_buffers and options.sample_transform is None:
         refuse_ragged(selected.schema, fields, decode)
     order = _order_options(options, selected, fields)
-    ranks = check_ranks(options.ranks, check_peers=options.check_peers, seed=options.order_seed)
+    ranks = check_ranks(options.ranks, check_peers=options.verify.peers, seed=options.order_seed)
+    form = batch_form(selected, fields, options, decode)
+    _refuse_verify(options, request, order, mean_sample_bytes(selected, fields), len(form.columns))
     preflight(request, _trials(selected), mapped=mapped)
     return LoaderPlan(
         options=options,
@@ -149,7 +157,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         source=source,
         seed=options.order_seed,
         order=order,
-        form=batch_form(selected, fields, options, decode),
+        form=form,
         mapped=mapped,
         asked=str(requested(options.backend).backend),
         backend=request,
@@ -201,6 +209,28 @@ def _backend_request(options: Options) -> BackendRequest:
             remedy="Pass `device='cuda'` without `backend='host'`, or leave `cache` out.",
         )
     return request
+
+
+def _refuse_verify(
+    options: Options, request: BackendRequest, order: OrderOptions, sample_bytes: float, columns: int
+) -> None:
+    """Raise OptionError if what is read cannot be compared with its checksums, or only by reading much more."""
+    if options.verify.stored != "all":
+        return
+    if request.placement == "gpu" and not can_launch():
+        raise OptionError(
+            "is on, but the GPU can compare nothing: cupy is missing, or finds no CUDA",
+            option="verify",
+            remedy='Install cupy for your version of CUDA, or pass `backend="host"`.',
+        )
+    at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns
+    if order.shuffle != "sequential" and at_once + widened > _MOST_WIDENED * at_once:
+        raise OptionError(
+            f"is on, but checksums are of {format_bytes(BLOCK_BYTES)} of a column, and {format_bytes(at_once)} of "
+            f"{counted(columns, 'column')} are read at once: far more would have to be read",
+            option="verify",
+            remedy='Pass `shuffle="block"`, or compare all bytes once, with `dataset.verify()`.',
+        )
 
 
 def _keeps_images(cache: str, request: BackendRequest, decode: Mapping[str, DecodeImage]) -> bool:

@@ -149,7 +149,7 @@ def check_ranks(
     if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
         raise OptionError(
             "is True, but nothing says which ranks get the same batches",
-            option="check_peers",
+            option="verify.peers",
             remedy="Pass the whole mesh, `ranks=mesh`: peers are ranks that differ in dimensions such as "
             f"{', '.join(_SAME_DATA[:4])} alone.",
         )

@@ -17,6 +17,7 @@ from gdsload.backends.select import choose
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
+from gdsload.engine.checked import Checked
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.images.kept import Keep
@@ -67,6 +68,9 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
+        if plan.options.verify.stored == "all":
+            device = plan.device if plan.placement == "gpu" else None
+            tiered = replace(tiered, backend=Checked(tiered.backend, table, list(plan.form.columns), names, device))
         return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()

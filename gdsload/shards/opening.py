@@ -20,7 +20,12 @@ def load_shard(fd: int, file: str) -> Shard:
         FormatError: if it is damaged, or no shard.
         ReadError: if it cannot be read.
     """
-    return read_header(lambda offset, into: pread_exact(fd, into, offset, file), status_of(fd, file).st_size, file)
+    return read_header(reading(fd, file), status_of(fd, file).st_size, file)
+
+
+def reading(fd: int, file: str) -> Callable[[int, memoryview], None]:
+    """A function that fills memory with an open file's bytes from an offset on."""
+    return lambda offset, into: pread_exact(fd, into, offset, file)
 
 
 def read_header(read: Callable[[int, memoryview], None], size: int, file: str) -> Shard:

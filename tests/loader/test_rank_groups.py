@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from gdsload import Field, OptionError, ShardWriter
+from gdsload import Field, OptionError, ShardWriter, Verify
 
 RANKS = 4
 
@@ -66,7 +66,7 @@ def unhashable(batch):
     return {**batch, "odd": Unspeakable(rank)} if rank == 2 and batch["index"][0] == third else batch
 
 found = {}
-found["mesh"] = read(loader(ranks=mesh, check_peers=True))
+found["mesh"] = read(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True)))
 found["slice"] = read(loader(ranks=mesh["dp"]))
 found["flat"] = read(loader(ranks=flat))
 found["group"] = read(loader(ranks=pair))
@@ -101,7 +101,7 @@ fields = ["n"] if rank % 2 else ["t"]
 draw = lambda epoch: torch.arange(rank // 3, 500)
 found["other indices"] = failing(loader(100, False, ranks=mesh, sampler=draw))
 found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", ranks=mesh))
-found["other batch"] = failing(loader(ranks=mesh, check_peers=True, transform=changed))
+found["other batch"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=changed))
 def noticed(made):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -125,10 +125,10 @@ found["noticed"] = {name: noticed(made) for name, made in plain.items()}
 found["quiet"] = [noticed(made) for made in quiet.values()]
 
 third = read(loader(ranks=mesh))[3][0]
-found["broken"] = failing(loader(ranks=mesh, check_peers=True, transform=broken))
-found["unhashable"] = failing(loader(ranks=mesh, check_peers=True, transform=unhashable))
+found["broken"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=broken))
+found["unhashable"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=unhashable))
 length = 300 if rank else 200
-found["shorter"] = failing(loader(100, False, ranks=mesh, check_peers=True, sampler=range(length)))
+found["shorter"] = failing(loader(100, False, ranks=mesh, verify=gdsload.Verify("off", peers=True), sampler=range(length)))
 made = loader(100, False, ranks=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
 next(iter(made))
 found["sampler"] = [made.state_dict()["rank"], made.state_dict()["world_size"]]
@@ -303,8 +303,8 @@ class TestOptions:
     def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, join):
         join(1, 4)
         part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
-        with pytest.raises(OptionError, match="check_peers is True.*Pass the whole mesh"):
-            load(plain, ranks=part, check_peers=True)
+        with pytest.raises(OptionError, match="verify.peers is True.*Pass the whole mesh"):
+            load(plain, ranks=part, verify=Verify("off", peers=True))
         with pytest.raises(OptionError, match="the 2 ranks of the mesh or group .*there are 4.*whole mesh, or a s"):
             load(plain, ranks=part, seed=None)
 

@@ -21,6 +21,7 @@ from gdsload import (
     PerSample,
     ShardDataset,
     TokenBudget,
+    Verify,
     Windows,
 )
 from gdsload.transforms import DecodeImage
@@ -80,7 +81,6 @@ VALUES = [
     ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto"),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
-    ("check_peers", [True], "check_peers is True, but nothing says which ranks get the same batches.*the whole mesh"),
     ("collate_fn", [5], "collate_fn is 5, which cannot be called"),
     ("decode", [[]], "is no mapping of fields"),
     ("decode", [{"picture": RANDOM}], "has no field 'picture'"),
@@ -111,6 +111,8 @@ VALUES = [
     ("shuffle", [1, 0, "yes", "sequential", "Full", "", 2.0], 'no way to shuffle.*Pass `shuffle="full"`'),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
+    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'all', and gdsload.Verify"),
+    ("verify", [Verify(peers=True)], "verify.peers is True, but nothing says which ranks get .*the whole mesh"),
     # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
@@ -122,6 +124,7 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
+    *((lambda name=name: Verify(**{name: "x"}), f"{name} is 'x'") for name in ("stored", "on_corrupt", "peers")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")

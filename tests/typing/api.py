@@ -53,7 +53,12 @@ gdsload.DataLoader(
     ConcatDataset([dataset, dataset]), ranks=(0, 2), memory=gdsload.Memory(prefetch="256MiB", arena=2**30)
 )
 gdsload.DataLoader(
-    dataset, seed=None, tail="pad", with_real=True, ranks=init_device_mesh("cpu", (1,)), check_peers=True
+    dataset,
+    seed=None,
+    tail="pad",
+    with_real=True,
+    ranks=init_device_mesh("cpu", (1,)),
+    verify=gdsload.Verify("off", peers=True),
 )
 assert_type(loader.seed, int | None)
 assert_type(loader.real_samples, int | None)

@@ -18,7 +18,7 @@ from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource, Watch, identity_of
 from gdsload.shards.local_files import open_regular
-from gdsload.shards.opening import load_shard, mismatch, wrong_length
+from gdsload.shards.opening import load_shard, mismatch, reading, wrong_length
 from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, close, naming, read_error, status_of
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
@@ -153,7 +153,7 @@ def _verify(source: ShardSource, stored: StoredSchema, first: int, meter: _Meter
         complaint = mismatch(shard, source, stored)
         if complaint is not None:
             return _Found([Problem(complaint, source.path, 0, samples=everything)])
-        return _verify_opened(OpenShard(fd, source.path, shard, first), meter, deep=deep)
+        return _verify_opened(OpenShard(reading(fd, source.path), source.path, shard, first), meter, deep=deep)
     except FileChangedError:
         raise
     except FormatError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,6 @@ from gdsload.errors import Problem
 from gdsload.shards.format.checksum import BLOCK_BYTES, DIGEST_CHARS, block_digest
 from gdsload.shards.format.header import TensorEntry
 from gdsload.shards.format.shard import OFFSETS_PREFIX, Shard
-from gdsload.shards.local_files import pread_exact
 
 PIECE_BYTES = 32 * BLOCK_BYTES
 """Bytes that are read at once: whole blocks of checksums, and so whole elements."""
@@ -23,13 +22,13 @@ class OpenShard:
     """An open shard.
 
     Attributes:
-        fd: its descriptor.
+        source: fills memory with its bytes from an offset on.
         path: its path.
         shard: its header.
         first: the dataset's number of its first sample.
     """
 
-    fd: int
+    source: Callable[[int, memoryview], None]
     path: str
     shard: Shard
     first: int
@@ -37,7 +36,7 @@ class OpenShard:
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fill memory with the bytes at an offset."""
-        pread_exact(self.fd, into, offset, self.path)
+        self.source(offset, into)
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
         """Offset and bytes of each piece from `begin` to `end` - 1. A piece is overwritten by the next one."""

@@ -14,7 +14,7 @@ from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import open_regular
-from gdsload.shards.opening import as_named, load_shard
+from gdsload.shards.opening import as_named, load_shard, reading
 from gdsload.shards.reads import distinct, within
 from gdsload.shards.status import close
 from gdsload.shards.verify.opened import OpenShard
@@ -66,7 +66,8 @@ class RowCheck:
             shard = as_named(load_shard(fd, source.path), source, self._stored)
             if not shard.digests:
                 return []
-            opened = OpenShard(fd, source.path, shard, int(self._ends[file]) - source.samples)
+            first = int(self._ends[file]) - source.samples
+            opened = OpenShard(reading(fd, source.path), source.path, shard, first)
             rows = ids - opened.first
             breaks = np.flatnonzero(np.diff(rows) > 1)
             lows, highs = rows[np.append(0, breaks + 1)], rows[np.append(breaks, -1)] + 1

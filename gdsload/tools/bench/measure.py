@@ -21,7 +21,7 @@ from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size
 from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float, float], None]
 """Called with a text on the present step, the turns that are done, and the number of turns. An error that it raises
 ends the measurement, KeyboardInterrupt with a record."""
 
@@ -107,7 +107,8 @@ class _Bench:
 
     def _say(self, what: str) -> None:
         if self._progress is not None:
-            self._progress(what, self.done, self.of)
+            took_s = time.monotonic() - self._begun
+            self._progress(what, took_s, max(took_s, self.plan.whole_s))
 
     def _limits(self) -> None:
         self._say("limits of the machine")

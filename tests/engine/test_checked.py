@@ -1,0 +1,104 @@
+"""Bytes that are compared where they land: what changes after it was read, and what is within reach for good."""
+
+import time
+
+import numpy as np
+import pytest
+
+from gdsload import ChecksumError, Field, ShardWriter
+from gdsload.backends.base import ShardAddresses
+from gdsload.backends.host import HostBackend
+from gdsload.engine.checked import Checked
+from gdsload.shards.catalog import open_catalog
+from gdsload.shards.reads import Extents
+from gdsload.shards.shard_table import ShardTable
+from gdsload.system.memory_views import dense_view
+from tests.shards.bits import flip
+
+ROW, SAMPLES = 70_000, 40
+
+
+class Within(HostBackend):
+    """One whose mapped shards are within reach for good."""
+
+    addressable = True
+
+    def addresses(self):
+        if not hasattr(self, "there"):
+            self.there = ShardAddresses(self.files.base, self.note_moved)
+        return self.there
+
+
+@pytest.fixture
+def path(tmp_path):
+    rows = np.random.default_rng(0).integers(0, 256, (SAMPLES, ROW), dtype=np.uint8)
+    with ShardWriter(tmp_path / "shards", {"x": Field("uint8", (ROW,))}, shard_bytes="1MiB") as writer:
+        writer.write_batch({"x": rows})
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def opened(path):
+    """Opens a backend around that of a kind, and its table."""
+    made = []
+
+    def opened(kind, *, mapped):
+        catalog = open_catalog(str(path))
+        table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped)
+        made.append(Checked(kind(table.files), table, ["x"], table.starts, None))
+        return made[-1], table
+
+    yield opened
+    for backend in made:
+        backend.close()
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_extents_are_where_they_were_asked_for(opened, mapped):
+    """Any of them: of no bytes, in any order, twice, over edges of blocks."""
+    backend, table = opened(HostBackend, mapped=mapped)
+    random = np.random.default_rng(1)
+    found = table.locate(random.integers(0, SAMPLES, 30))
+    whole, _ = table.extents("x", found)
+    within = random.integers(0, ROW, 30)
+    wanted = Extents(whole.file, whole.offset + within, random.integers(0, ROW - within) * (within % 3 > 0))
+    pending = backend.read(wanted)
+    pending.completion.wait()
+    for index in wanted.nbytes.nonzero()[0].tolist():
+        right = bytearray(int(wanted.nbytes[index]))
+        table.files.read_into(int(wanted.file[index]), int(wanted.offset[index]), memoryview(right))
+        assert dense_view(1, len(right), int(pending.addresses[index]), 1).numpy().tobytes() == bytes(right)
+    pending.release()
+    backend.refuse(np.arange(SAMPLES), {})
+
+
+def test_bytes_that_change_after_they_were_read_are_told_from_a_damaged_file(opened, monkeypatch):
+    backend, table = opened(HostBackend, mapped=False)
+    read = backend.inner.read
+
+    def spoiled(wanted, to):
+        pending = read(wanted, to)
+        pending.completion.wait()
+        dense_view(1, 1, int(pending.addresses[0]) + 5, 1)[0, 0] ^= 1
+        return pending
+
+    monkeypatch.setattr(backend.inner, "read", spoiled)
+    pending = backend.read(table.extents("x", table.locate(np.array([2])))[0])
+    pending.completion.wait()
+    pending.release()
+    backend.refuse(np.arange(4, SAMPLES), {})
+    with pytest.raises(ChecksumError, match=r"changed after they were read.*\(samples 0 to 3\)"):
+        backend.refuse(np.array([9, 3]), {})
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_shards_within_reach_are_compared_before_their_addresses_are_given(opened, path, damaged):
+    backend, table = opened(Within, mapped=True)
+    if damaged:
+        flip(open_catalog(str(path)).sources[-1].path, 100_000)
+    assert backend.addresses() is None
+    deadline = time.monotonic() + 10
+    while backend.addresses() is None and time.monotonic() < deadline and not (damaged and table.opened.all()):
+        time.sleep(0.01)
+    backend.end()
+    assert backend.addresses() is (None if damaged else backend.inner.there)

@@ -1,0 +1,167 @@
+"""`verify="all"`: damaged bytes are found where they land, and named; all other batches stay as they are."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Subset
+
+import gdsload
+from gdsload import ChecksumError, Field, OptionError, ShardDataset, Verify
+from gdsload.shards.format.checksum import BLOCK_BYTES
+from gdsload.shards.local_files import open_regular
+from gdsload.shards.opening import load_shard
+from gdsload.shards.status import close
+from tests.loader.conftest import write_rich
+from tests.loader.taking import EXAMPLES, numbers, prints
+from tests.shards.bits import flip
+
+ROW = 48 * 1024
+SAMPLES = 60
+FIELDS = {"x": Field("uint8", (ROW,)), "points": Field("float32", (None, 2)), "text": "str", "label": Field("int64")}
+WAYS = [{"shuffle": False}, {"shuffle": gdsload.BlockShuffle(block=16, window=32, lanes=2)}]
+
+
+def write(path):
+    random = np.random.default_rng(0)
+    with gdsload.ShardWriter(path, FIELDS, shard_bytes="1MiB") as writer:
+        for number in range(SAMPLES):
+            writer.write({
+                "x": random.integers(0, 256, ROW, dtype=np.uint8),
+                "points": random.random((number % 5 + 1, 2)).astype(np.float32),
+                "text": f"sample {number}",
+                "label": number,
+            })  # fmt: skip
+    return path
+
+
+def header(path):
+    fd = open_regular(path, follow_links=False)
+    try:
+        return load_shard(fd, path)
+    finally:
+        close(fd)
+
+
+def load(path, batch_size=7, **options):
+    given = {"device": "cpu", "verify": "all", "with_index": True, "fields": ["x", "points"]} | options
+    return gdsload.DataLoader(path, batch_size, **given)
+
+
+def taken(loader):
+    """All batches of an epoch, and the errors between them."""
+    batches, errors, iterator = [], [], iter(loader)
+    while True:
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            return batches, errors
+        except ChecksumError as error:
+            errors.append(error)
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("way", WAYS, ids=["in order", "blocks"])
+def test_batches_are_the_same(tmp_path, way, mmap):
+    path = write(tmp_path / "shards")
+    plain = load(path, mmap=mmap, verify="off", **way)
+    assert prints(load(path, mmap=mmap, **way)) == prints(plain)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("written") / "shards")
+
+
+@EXAMPLES
+@given(data=st.data(), mmap=st.booleans(), way=st.sampled_from(WAYS))
+def test_a_bit_that_turns_over_is_named_and_spoils_its_batches_alone(written, data, mmap, way):
+    dataset = ShardDataset(written)
+    shard = data.draw(st.integers(0, len(dataset.sources) - 1))
+    path = dataset.sources[shard].path
+    name = data.draw(st.sampled_from(["x", "points"]))
+    entry = header(path).header.tensors[name]
+    at = data.draw(st.integers(entry.begin, entry.end - 1))
+    right = list(load(written, mmap=mmap, verify="off", **way))
+    flip(path, at, 5)
+    try:
+        batches, errors = taken(load(written, mmap=mmap, **way))
+    finally:
+        flip(path, at, 5)
+    [problem] = {problem for error in errors for problem in error.problems}
+    assert (problem.file, problem.field) == (path, name)
+    assert problem.offset <= at < problem.offset + problem.nbytes <= problem.offset + BLOCK_BYTES
+    spoiled = range(*problem.samples)
+    assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & set(spoiled)])
+    assert len(errors) + len(batches) == len(right)
+
+
+def test_skipping_leaves_out_those_batches_and_resumes_among_the_others(tmp_path, caplog):
+    path = write(tmp_path / "shards")
+    right = numbers(load(path, verify="off"))
+    source = ShardDataset(path).sources[1]
+    flip(source.path, header(source.path).header.tensors["x"].begin)
+    loader = load(path, verify=Verify("all", on_corrupt="skip"))
+    with caplog.at_level(logging.WARNING, "gdsload"):
+        found = numbers(loader)
+    assert found == [batch for batch in right if batch in found]
+    assert 0 < len(right) - len(found) < 5
+    assert len([one for one in caplog.records if "is left out" in one.message]) == len(right) - len(found)
+    iterator = iter(other := load(path, verify=Verify("all", on_corrupt="skip")))
+    before = [next(iterator)["index"].tolist() for _ in range(3)]
+    resumed = load(path, verify=Verify("all", on_corrupt="skip"))
+    resumed.load_state_dict(other.state_dict())
+    assert before + numbers(resumed) == found
+
+
+def test_samples_are_named_as_in_the_dataset_where_shards_are_left_out(tmp_path):
+    path = write(tmp_path / "shards")
+    source, samples = ShardDataset(path).sources[-1].path, range(30, SAMPLES)
+    flip(source, header(source).header.tensors["x"].end - 1)
+    batches, errors = taken(load(Subset(ShardDataset(path), samples), 5, fields=["x"]))
+    [low, high] = errors[-1].samples[0]
+    assert high == SAMPLES
+    spoiled = {number - samples.start for number in range(low, high)}
+    assert numbers(batches) == [
+        one.tolist() for one in np.split(np.arange(len(samples)), len(samples) // 5) if not set(one.tolist()) & spoiled
+    ]
+
+
+def test_offsets_are_compared(tmp_path):
+    path = write(tmp_path / "shards")
+    source = ShardDataset(path).sources[0]
+    flip(source.path, header(source.path).header.tensors["gdsload:offsets:points"].begin + 8, 1)
+    with pytest.raises(ChecksumError, match="offsets of ragged fields are damaged"):
+        list(load(path))
+    assert len(list(load(path, fields=["x"]))) == len(load(path))
+
+
+def test_every_kind_of_field(tmp_path):
+    path = write_rich(tmp_path / "rich", 200, pack_fields=["image", "label"])
+    every = {"fields": None, "batch_size": 16}
+    assert prints(load(path, **every)) == prints(load(path, verify="off", **every))
+
+
+def test_windows_are_compared_by_all_of_their_samples(tmp_path):
+    path = write(tmp_path / "shards")
+    source = ShardDataset(path).sources[0]
+    flip(source.path, header(source.path).header.tensors["x"].begin)
+    windows = gdsload.Windows(path, offsets={"x": range(-1, 3), "label": range(1)})
+    with pytest.raises(ChecksumError):
+        next(iter(gdsload.DataLoader(windows, 2, device="cpu", verify="all")))
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    path = write(tmp_path / "shards")
+    for shuffle in ("full", gdsload.BlockShuffle(block=2)):
+        with pytest.raises(OptionError, match=r'verify is on, but checksums are of 256 KiB.*Pass `shuffle="block"`'):
+            load(path, shuffle=shuffle)
+    with pytest.raises(OptionError, match="verify.on_corrupt is 'skip', but all ranks"):
+        load(path, verify=Verify("all", on_corrupt="skip"), ranks=(0, 2))
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file({"x": torch.zeros(100, 8)}, tmp_path / "plain.safetensors")
+    with pytest.raises(OptionError, match=r"did not write .*plain.safetensors.*gdsload.convert"):
+        list(gdsload.DataLoader(tmp_path / "plain.safetensors", 4, device="cpu", verify="all"))

@@ -1,0 +1,75 @@
+"""`verify="all"` on a GPU: the batches of the CPU, and damage that is named, whatever way the bytes travel."""
+
+import time
+
+import pytest
+
+from gdsload import BlockShuffle, Gds, ShardDataset
+from tests.loader.taking import prints
+from tests.loader.test_verify import header, load, taken, write
+from tests.shards.bits import flip
+
+pytestmark = pytest.mark.cuda
+BLOCKS = BlockShuffle(block=16, window=32, lanes=2)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    pytest.importorskip("cupy")
+    return write(tmp_path_factory.mktemp("written") / "shards")
+
+
+@pytest.fixture(params=["gds", "bounce", "mapped", "host", "auto"])
+def way(request):
+    """The options of a way that bytes travel."""
+    if request.param == "gds":
+        request.getfixturevalue("cufile")
+    return {"backend": Gds(compat=True) if request.param == "gds" else request.param, "device": "cuda"}
+
+
+@pytest.mark.parametrize("shuffle", [False, BLOCKS])
+@pytest.mark.parametrize("fields", [["x"], ["x", "points", "text", "label"]])
+def test_batches_are_those_of_the_cpu(written, way, shuffle, fields):
+    plain = prints(load(written, verify="off", shuffle=shuffle, fields=fields))
+    with load(written, shuffle=shuffle, fields=fields, **way) as loader:
+        assert prints(loader) == plain
+
+
+@pytest.mark.parametrize("shuffle", [False, BLOCKS])
+@pytest.mark.parametrize("name", ["x", "points", "text", "label"])
+def test_a_bit_that_turns_over_is_named(written, way, shuffle, name):
+    fields = ["x", "points", "text", "label"]
+    path = ShardDataset(written).sources[1].path
+    entry = header(path).header.tensors[name]
+    at = (entry.begin + entry.end) // 2
+    right = list(load(written, verify="off", shuffle=shuffle, fields=fields))
+    flip(path, at)
+    try:
+        with load(written, shuffle=shuffle, fields=fields, **way) as loader:
+            batches, errors = taken(loader)
+    finally:
+        flip(path, at)
+    [problem] = {problem for error in errors for problem in error.problems}
+    assert (problem.file, problem.field) == (path, name)
+    assert problem.offset <= at < problem.offset + problem.nbytes
+    spoiled = set(range(*problem.samples))
+    assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & spoiled])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_shards_that_are_kept_in_vram_are_compared_there_once(tmp_path, damaged):
+    """If one is damaged there, batches are read, and the damage is found, in every epoch."""
+    pytest.importorskip("cupy")
+    path = write(tmp_path / "shards")
+    if damaged:
+        source = ShardDataset(path).sources[0].path
+        flip(source, header(source).header.tensors["x"].begin)
+    with load(path, device="cuda", cache="vram", fields=["x"]) as loader:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            _, errors = taken(loader)
+            assert bool(errors) == damaged
+            in_vram = "from its own memory" in loader.backend.batches
+            if in_vram or (damaged and loader.cache.tiers["vram"].shards == loader.cache.shards):
+                break
+        assert in_vram != damaged
