@@ -62,7 +62,6 @@ def add_to(commands: Commands[Parser]) -> None:
 
 
 def _add_measure(parser: Parser) -> None:
-    """Add the options of the measurement."""
     parser.add_argument(
         "--budget", type=_duration, default="2min", metavar="TIME", help="time limit of the whole run (default: 2min)"
     )
@@ -96,7 +95,6 @@ def _add_measure(parser: Parser) -> None:
 
 
 def _add_output(parser: Parser) -> None:
-    """Add the options of the output."""
     parser.add_argument(
         "--expect", action="append", type=_Expectation, metavar="RULE",
         help="exit with 1 if the rule fails: gds=yes, cold>=10 or hot>=40 (GB/s of backend auto); may be repeated",

@@ -197,7 +197,6 @@ def _tree(found: Catalog) -> dict[str, object]:
 
 
 def _volumes(path: str) -> tuple[Volume, ...]:
-    """The mounts that the shards are on."""
     from gdsload.tools.doctor.context import locate
     from gdsload.tools.doctor.system import System
 

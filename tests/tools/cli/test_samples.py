@@ -24,20 +24,18 @@ def dataset(tmp_path):
         "text": "str",
         "raw": "bytes",
     }
+    batch = {
+        "chw": random.integers(0, 256, (5, 3, 20, 30), np.uint8),
+        "hwc": random.random((5, 20, 30, 4), np.float32),
+        "grey": random.normal(size=(5, 8, 8)).astype(np.float16),
+        "ragged": [random.integers(0, 256, (10 * number, 30, 3), np.uint8) for number in range(5)],
+        "flat": np.array([[number, -7, 9] for number in range(5)]),
+        "odd": np.zeros((5, 2, 2, 2), np.uint8),
+        "text": ["\x1b[2Jé" * number for number in range(5)],
+        "raw": [bytes(range(4 * number)) for number in range(5)],
+    }
     with gdsload.ShardWriter(tmp_path / "d", schema) as writer:
-        for number in range(5):
-            writer.write(
-                {
-                    "chw": random.integers(0, 256, (3, 20, 30), np.uint8),
-                    "hwc": random.random((20, 30, 4), np.float32),
-                    "grey": random.normal(size=(8, 8)).astype(np.float16),
-                    "ragged": random.integers(0, 256, (10 * number, 30, 3), np.uint8),
-                    "flat": np.array([number, -7, 9]),
-                    "odd": np.zeros((2, 2, 2), np.uint8),
-                    "text": "\x1b[2Jé" * number,
-                    "raw": bytes(range(number * 4)),
-                }
-            )
+        writer.write_batch(batch)
     return tmp_path / "d"
 
 
