@@ -42,7 +42,7 @@ MOST = {
     "lines in gdsload": 54_400,
     "lines in tests": 56_100,
     "keywords of DataLoader": 28,
-    "classes in loader, engine and backends": 150,
+    "classes in loader, engine and backends": 152,
     "pools of threads": 1,
     "futures": 1,
     "bytes of CHANGELOG.md": 6_000,
