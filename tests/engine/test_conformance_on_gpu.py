@@ -120,8 +120,8 @@ class Within(TestMapped):
     ragged = False
 
     @pytest.fixture(autouse=True)
-    def all_gathered(self, gathered):
-        """What cannot be gathered is read instead."""
+    def all_gathered(self, gathered, device):
+        """What cannot be gathered is read instead. A test without its `device` is skipped before."""
         yield
         assert gathered
 

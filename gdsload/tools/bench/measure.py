@@ -22,8 +22,8 @@ from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
 
 Progress = Callable[[str, float, float], None]
-"""Called with a text on the present step, the seconds since the beginning, and those that all of it is expected to take.
-An error that it raises ends the measurement, KeyboardInterrupt with a record."""
+"""Called with a text on the present step, the seconds that have passed, and those that all of it is expected to take. An
+error that it raises ends the measurement, KeyboardInterrupt with a record."""
 
 _EPOCHS = 3
 _FILL = 3

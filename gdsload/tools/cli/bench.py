@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _ROW_BYTES = 150_000
-_KEPT = ("row", "shuffle", "batch_size", "device", "backends", "workers")
-"""Options that the commands of `next` have, too: they choose what is measured, and not for how long."""
+_KEPT = {
+    "--row": "row", "--shuffle": "shuffle", "--batch-size": "batch_size", "--device": "device", "--backends": "backend",
+    "--workers": "workers",
+}  # fmt: skip
+"""Options that the commands of `next` have, too, by attribute: they choose what is measured, and not for how long."""
 _EXAMPLES = """
 gdsload bench shards/                         does GDS help here?
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
@@ -242,9 +245,9 @@ def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any
 
     record["command"] = shlex.join(["gdsload", *chosen.words])
     record["conditions"]["options"] = {
-        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
-        for name in _KEPT
-        if (value := getattr(chosen, name)) is not None
+        name: ",".join(value) if isinstance(value, list) else str(value)
+        for name, attribute in _KEPT.items()
+        if (value := getattr(chosen, attribute)) is not None
     }
     if chosen.make is not None:
         record["dataset"]["made_in"] = chosen.make[1]
