@@ -12,18 +12,11 @@ import pytest
 import torch
 
 import gdsload
+from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.testing import fingerprint
 from tests.loader.taking import BLOCK
 
 OTHERS = {"x": gdsload.Field("float32", (2,)), "r": gdsload.Field("float32", (None, 2))}
-
-
-def tensors(batch):
-    for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            yield from (value.values(), value.offsets()) if value.is_nested else (value,)
-        elif isinstance(value, tuple):
-            yield from (part for part in value if isinstance(part, torch.Tensor))
 
 
 def test_what_is_done_to_a_sample_concerns_no_other_ones_gradients(tmp_path):
@@ -87,7 +80,7 @@ def test_what_is_done_to_a_batch_is_seen_nowhere_else(load, rich, mmap, ragged):
         found = []
         for batch in loader:
             found.append(fingerprint(batch))
-            for tensor in tensors(batch):
+            for tensor in tensors_of(batch):
                 tensor.view(torch.uint8).fill_(0xA5)
         assert found == reference
     assert [fingerprint(dataset[index]) for index in range(0, len(dataset), 9)] == before
@@ -128,7 +121,7 @@ def test_nor_do_lengths_that_are_equal_by_accident(load, tmp_path, ragged, prefe
 
 def test_tensors_are_ordinary(load, rich):
     batch = next(iter(load(rich, 5, ragged="offsets")))
-    for tensor in tensors(batch):
+    for tensor in tensors_of(batch):
         assert tensor.is_contiguous()
         assert not tensor.requires_grad
         assert tensor.device == torch.device("cpu")

@@ -209,11 +209,5 @@ def test_resumes_at_every_step(plain, gathered, options):
 def test_blocks_while_shards_come_within_reach(numbered, gathered, where):
     """Windows that were being read are left where they are, and nothing comes twice or out of turn."""
     options = {"batch_size": 300, "shuffle": BlockShuffle(block=64, window=900, lanes=4), "seed": 4}
-    with DataLoader(numbered, device="cpu", **options) as loader:
-        expected = [[batch["x"][:, 0] for batch in loader] for _ in range(3)]
-    with DataLoader(numbered, device="cuda", **where, **options) as loader:
-        for wanted in expected:
-            found = [batch["x"] for batch in loader]
-            assert all((one == one[:, :1]).all() for one in found)
-            assert torch.equal(torch.cat([one[:, 0] for one in found]).cpu(), torch.cat(wanted))
+    check_as_on_cpu(numbered, where, 3, **options)
     assert gathered or where != {"backend": "mapped"}  # elsewhere they come when they come
