@@ -287,6 +287,7 @@ def _checked(source: Any, options: Mapping[str, Any]) -> tuple[ConvertKeywords, 
     """The keywords of a conversion, those that decide its result, and its source."""
     given = divided(source, options)
     Allowance(given.get("max_skipped", DEFAULT_ALLOWANCE))
+    _workers(given)  # refuses a number that is none
     return given, choose(given), _source(source, given)
 
 

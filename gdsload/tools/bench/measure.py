@@ -22,7 +22,7 @@ from gdsload.tools.bench.summary import noise_of, summary
 from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
 
 Progress = Callable[[str, float, float], None]
-"""Called with a text on the present step, the seconds that have passed, and those that all of it is expected to take. An
+"""Called with a text on the present step, the seconds that have passed, and those that all of it is likely to take. An
 error that it raises ends the measurement, KeyboardInterrupt with a record."""
 
 _EPOCHS = 3
