@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import Any
 
 from benchmarks.published.figures import DLRM, UNET3D, WINDOWS, Published
@@ -32,8 +33,10 @@ def render(record: dict[str, Any]) -> str:
     parts = [f"{host}; torch {versions['torch']}; {run}.\n{compared}"]
     for case in record["cases"]:
         published = _PUBLISHED[case["name"]]
+        benchmark, _, pattern = published.title.partition(": ")
         parts += [
-            f"#### The access pattern of {published.title}",
+            f"#### The access pattern of {benchmark}",
+            f"{pattern[0].upper()}{pattern[1:]}.",
             "\n".join(_ours(case)),
             "\n".join(_theirs(published)),
         ]
@@ -67,7 +70,7 @@ def _ours(case: dict[str, Any]) -> Iterator[str]:
 
 
 def _theirs(published: Published) -> Iterator[str]:
-    yield f"Published runs ({published.source}):"
+    yield from wrap(f"Published runs ({published.source}):", 120)
     yield ""
     yield "| setting | samples/s | besides |"
     yield "| --- | --- | --- |"

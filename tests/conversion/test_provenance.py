@@ -245,5 +245,5 @@ def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
 @pytest.mark.parametrize("name", ["metadata.jsonl", "1.txt", "0.JSON", "labels.csv"])
 def test_what_may_tell_more_of_images_is_not_left_out_without_a_word(folder, name):
     (folder / "cat" / name).write_text("")
-    (note,) = [one for one in plan(folder, workers=1).notes if "empty" not in one]
+    (note,) = [one for one in plan(folder, kind="images", workers=1).notes if "empty" not in one]
     assert note.startswith(f"1 file is left out, 'cat/{name}' first")
