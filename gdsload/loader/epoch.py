@@ -137,7 +137,8 @@ class Epoch(Iterator[Any]):
             except ChecksumError as damage:
                 if not (self._failed and self._owner.skips_damage):
                     raise
-                _log.warning("the batch of step %d is left out: %s", self.place.step, str(damage))
+                problems = "; ".join(map(str, damage.problems))
+                _log.warning("the batch of step %d is left out: %s", self.place.step, problems)
         now = time.perf_counter()
         self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now
