@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,11 @@ NEEDS = "GDSLOAD_REQUIRE"
 ROOT = str(Path(__file__).resolve().parent.parent)
 # Programs that tests start, in whichever folder, import this tree, though it is not installed.
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+with suppress(ImportError):  # some environments run other tests alone
+    from hypothesis import settings
+
+    settings.register_profile("gdsload", deadline=None)  # a busy machine is no failure; --durations finds slow tests
+    settings.load_profile("gdsload")
 # Fixtures that tests of several rooms use; conftest.py of a room has those of it alone.
 pytest_plugins = [
     "tests.at_the_end",

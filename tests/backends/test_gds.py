@@ -86,7 +86,7 @@ some = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 300_000), st.integer
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["threads", "one call"])
 @pytest.mark.parametrize("at_once", [1 << 30, 1000])
 @pytest.mark.parametrize("drive_key", [file_system_of, lambda source: "1.safe" in source.path], ids=["one", "two"])
-@settings(derandomize=True, deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some)
 def test_every_wanted_byte_is_read_to_its_place(opened, drive_key, at_once, most_bytes, wanted):
     """Also where reads end early."""

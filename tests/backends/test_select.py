@@ -66,7 +66,7 @@ counts = st.none() | st.integers(0, 2)
 probes = st.builds(CufileProbe, st.sampled_from(STATUSES), nvfs_reads=counts, p2p_reads=counts, posix_reads=counts)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.sampled_from(NAMES), st.sampled_from([CPU, META, GPU]), st.booleans(), st.booleans(), probes)
 def test_what_is_asked_for_by_name_is_used_or_refused(name, device, mapped, allow_compat, found):
     probe = Probing(found)
@@ -303,7 +303,7 @@ def test_auto_asks_with_a_shard_of_each_drive(choosing, folder):
     assert f"a trial read of {folder / '2.safetensors'} took the path cufile-posix" in chosen.reason()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(probes, st.booleans(), st.booleans(), st.booleans())
 def test_auto_takes_what_there_is_evidence_for(folder, found, is_mapped, registers, possible):
     files = files_in(folder, mapped=is_mapped)

@@ -65,7 +65,7 @@ def lease(made, *nbytes):
     return made.slots.lease(np.array(nbytes))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 30), st.integers(1, 5), st.sampled_from([CHUNK, 60 * MIB, 1000 * MIB]))
 def test_no_more_is_held_than_twice_what_was_leased_at_once(put_in, seed, at_once, longest):
     """Whatever the lengths of reads: of samples that are long, nearly every one has another."""

@@ -66,7 +66,7 @@ def drawn(source, data):
         return np.array(data.draw(st.lists(element, min_size=1, max_size=5))).astype(source)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
 def test_a_value_is_kept_or_refused(source, target, data):
     array = drawn(source, data)
@@ -96,7 +96,7 @@ def refused(value, wanted):
     return None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(source=st.sampled_from(SOURCES), target=st.sampled_from(REAL), data=st.data())
 def test_what_is_beyond_is_clipped_and_counted(source, target, data):
     array, wanted = drawn(source, data), dtype_of(target)

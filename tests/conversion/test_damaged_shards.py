@@ -66,7 +66,7 @@ def split(path, out, **options):
 COMMANDS = {"reshard": gdsload.reshard, "merge": merge, "split": split, "convert": gdsload.convert}
 
 
-@settings(derandomize=True, deadline=None, max_examples=20)
+@settings(derandomize=True, max_examples=20)
 @given(
     st.sampled_from([*COMMANDS]), st.sampled_from(TENSORS), st.integers(0, 2), st.randoms(use_true_random=False),
     st.sampled_from(["stop", "skip"]),
@@ -116,7 +116,7 @@ def test_the_part_of_a_split_that_is_whole_is_made(sound, tmp_path):
     assert not outs[1].exists()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(
     st.lists(st.integers(0, 59), min_size=1, max_size=12), st.sampled_from(TENSORS),
     st.integers(0, 2), st.randoms(use_true_random=False), st.integers(1, 3),

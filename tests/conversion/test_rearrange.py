@@ -45,7 +45,7 @@ def write(path, given_samples, shard_bytes="1MiB", schema=SCHEMA):
     return path
 
 
-@settings(derandomize=True, deadline=None, max_examples=15)
+@settings(derandomize=True, max_examples=15)
 @given(st.integers(1, 60), st.integers(1, 1500), st.integers(1, 1500), st.integers(1, 3))
 def test_a_resharded_dataset_is_what_one_writer_would_have_written(tmp_path_factory, count, before, after, workers):
     folder = tmp_path_factory.mktemp("reshard")

@@ -16,7 +16,7 @@ from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema, packed_by
 from gdsload.system.memory import BatchPool
 
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = settings(derandomize=True, max_examples=50)
 LENGTHS = st.lists(st.integers(0, 5), max_size=7)
 SCHEMA = Schema({"x": Field("int16", (3,)), "r": Field("float32", (None, 2)), "t": "str", "b": "bytes"})
 

@@ -105,7 +105,7 @@ def epochs(draw):
     return order, schedule, by_id, chosen
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(epochs(), st.data())
 def test_every_sample_of_any_steps_is_in_what_was_read(dataset, epoch, data):
     """Of one rank or several, from any step on, and where steps are left out or windows let go; then nothing is held.

@@ -39,7 +39,7 @@ def test_whatever_happens_the_depth_stays_within_bounds(steps, depth):
         assert before - 1 <= pace.depth <= 2 * before
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(1e-4, 10), st.floats(0.01, 30))
 def test_it_grows_until_nobody_waits_and_comes_back(compute_s, groups_late):
     """Reads that land `groups_late` groups late need about as many under way."""

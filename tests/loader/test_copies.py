@@ -45,7 +45,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(way=st.sampled_from(list(WAYS)), at=st.floats(0, 0.99), batch_size=st.sampled_from([23, 64]))
 def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_size):
     with gdsload.DataLoader(plain, batch_size, device="cpu", **OPTIONS[options]()) as loader:

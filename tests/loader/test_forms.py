@@ -76,7 +76,7 @@ class TestRagged:
                     rest = raw_bytes(row[len(rows) :])
                     assert rest == fill * (len(rest) // len(fill))
 
-    @settings(derandomize=True, deadline=None)
+    @settings(derandomize=True)
     @given(
         st.sampled_from([torch.uint8, torch.int8, torch.uint16, torch.int32, torch.uint64, torch.int64]),
         st.integers(-(2**63), 2**64 - 1) | st.integers(-300, 300) | st.integers(65530, 65540),

@@ -76,7 +76,7 @@ def within(sampler, batch):
 
 
 class TestPlan:
-    @settings(derandomize=True, deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, max_examples=50, suppress_health_check=list(HealthCheck))
     @given(
         lengths=st.lists(st.integers(0, 30), max_size=60),
         make=st.sampled_from([TokenBudget, partial(TokenBudget, padded=True), LengthBuckets]),

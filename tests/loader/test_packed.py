@@ -18,7 +18,7 @@ from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.testing import fingerprint
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=20)
+SETTINGS = settings(derandomize=True, max_examples=20)
 ORDERS = [
     {"shuffle": False},
     {"shuffle": "full"},

@@ -44,7 +44,7 @@ def test_equal_batches_have_one_hash():
     assert batch_digest(strided) == batch_digest(batch())
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     st.sampled_from([torch.uint8, torch.int16, torch.float32, torch.bfloat16, torch.complex64]),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=3), st.booleans(),

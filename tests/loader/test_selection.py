@@ -147,7 +147,7 @@ def grow(tree, leaves):
     return Subset(inner, form(indices))
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(trees())
 def test_any_nest_is_what_torch_makes_of_it(leaves, tree):
     source = grow(tree, leaves)

@@ -73,7 +73,7 @@ def test_six_loops(numbered, cycles_per_ms, bound, sync):
             found.append((abs(loader.epoch_stats.starved_share - truth), truth, loader.epoch_stats.host_wait_share))
     off, truth, host_wait = min(found[1:])  # the first epoch opens files; in others, other tests share the machine
     assert off <= 0.02
-    assert (truth > 0.5) == (bound == "loader")
+    assert (truth > 0.3) == (bound == "loader")
     if not sync and bound != "host":  # the host waited for the loader while the GPU had work
         assert abs(host_wait - truth) > 0.1
 

@@ -76,7 +76,7 @@ def drawn(draw):
     return runs, arrays, written, shape, draw(st.sampled_from(ORDERS)) | {"mmap": draw(st.booleans())}
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(drawn())
 def test_batches_are_those_of_numpy(tmp_path_factory, case):
     """Of any lengths, steps and offsets, whatever crosses shards, in every order: byte for byte."""

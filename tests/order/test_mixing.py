@@ -12,7 +12,7 @@ from gdsload.order import MixOrder, Mixture, Permutation, Purpose, derive_key
 from gdsload.order.hashing import hash_into
 from gdsload.order.mixing import TURN
 
-EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=40, derandomize=True)
 WEIGHTS = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.integers(1, 9).map(float)), min_size=1, max_size=7
 ).filter(any)

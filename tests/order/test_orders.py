@@ -60,7 +60,7 @@ def window_extents(order, number, start, stop):
     return order.sequence().extents(base + start, base + stop)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(options(), RUN_LENGTHS, st.integers(0, 2**64 - 1), st.integers(1, 4), st.integers(1, 20))
 def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world_size, batch_size):
     order = make_order(option, run_lengths, seed, epoch=3)
@@ -75,7 +75,7 @@ def test_every_epoch_delivers_every_sample_once(option, run_lengths, seed, world
     assert {ids.size for ids in kept} <= {batch_size * world_size}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(options(), RUN_LENGTHS, st.sampled_from([(1, 12), (2, 6), (3, 4), (12, 1)]), st.data())
 def test_a_run_resumed_on_another_world_size_loses_nothing_and_repeats_no_more_than_another(
     option, run_lengths, cut, data
@@ -94,7 +94,7 @@ def test_a_run_resumed_on_another_world_size_loses_nothing_and_repeats_no_more_t
         assert len(flat) - order.samples < max(world_size, 3)  # in the last step, where samples do not go round
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(options(), RUN_LENGTHS, st.data())
 def test_a_lane_is_the_same_however_it_is_cut(option, run_lengths, data):
     order = make_order(option, run_lengths, 1, 2)
@@ -107,7 +107,7 @@ def test_a_lane_is_the_same_however_it_is_cut(option, run_lengths, data):
         assert all(part.dtype == np.int64 and not part.flags.writeable for part in parts)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(RUN_LENGTHS, st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 9))
 def test_windows_hold_exactly_their_extents(run_lengths, block, window, lanes, key):
     order = block_order(run_lengths, block, window, lanes, key)
@@ -140,7 +140,7 @@ def test_a_lane_of_one_window_is_not_cut():
     assert [order.window_at(number, 99) for number in range(8)] == [(0, 100)] * 8
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(
     RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 2**64 - 1),
     st.data(),

@@ -33,7 +33,7 @@ def test_large_is_a_permutation(n):
         assert is_permutation(Permutation(n, key)(0, n), n)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 12), st.lists(KEYS, min_size=1, max_size=3), st.integers(-2, 2))
 @example(16, [42], 0)
 def test_a_table_is_the_numbers_sorted_by_their_hashes(bits, keys, more):
@@ -47,7 +47,7 @@ def test_a_table_is_the_numbers_sorted_by_their_hashes(bits, keys, more):
         assert np.array_equal(table, np.argsort(hashes, kind="stable"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 4096**2) | st.integers(1, 3000), KEYS, st.integers(0, 2**64 - 1))
 @example(1, 0, 0)
 @example(2, 0, 0)

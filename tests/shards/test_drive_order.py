@@ -11,7 +11,7 @@ from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+SETTINGS = settings(derandomize=True, max_examples=150)
 OF = st.lists(st.sampled_from("abcd"), max_size=12)
 
 

@@ -47,7 +47,7 @@ def test_all_element_types_of_a_file(tmp_path):
             assert torch.equal(tensor[index].view(torch.uint8), sample[code].view(torch.uint8))
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=4),
     st.integers(0, 17),

@@ -13,7 +13,7 @@ from gdsload.shards import gather_host as gather
 from gdsload.shards.gather_host import gather_pieces, gather_rows
 from gdsload.system.memory import address_of
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+SETTINGS = settings(derandomize=True, max_examples=150)
 SOURCE = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
 BASE = address_of(SOURCE)
 GUARD = 64

@@ -80,7 +80,7 @@ def wanted(draw):
 BAD = st.lists(st.integers(0, 3).flatmap(lambda file: st.tuples(st.just(file), st.integers(0, SIZES[file] // PAGE))))
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.lists(wanted(), min_size=1, max_size=12), BAD, st.booleans())
 def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad, supported):
     disk = Disk(SIZES, bad=bad, supported=supported)
@@ -107,7 +107,7 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
         assert disk.guard.missing(extents(*found)) is None
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 3 * PIECE), st.integers(1, 2 * PIECE)), min_size=1, max_size=12))
 def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
     """As many rows as there are, which end anywhere."""

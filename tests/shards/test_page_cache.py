@@ -86,7 +86,7 @@ def files(shard):
     table.close()
 
 
-@settings(derandomize=True, deadline=None, max_examples=20)
+@settings(derandomize=True, max_examples=20)
 @given(st.sets(st.integers(0, 63)))
 def test_every_page_is_what_mincore_says(small, touched):
     chill(small)

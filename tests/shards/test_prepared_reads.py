@@ -56,7 +56,7 @@ def check(extents, memory, addresses, contents):
 
 
 some = st.lists(st.tuples(st.integers(0, FILES - 1), st.integers(0, 20), st.integers(1, 30_000)))
-by_chance = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+by_chance = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @by_chance

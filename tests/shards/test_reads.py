@@ -11,7 +11,7 @@ from gdsload.errors import ReadError
 from gdsload.shards.reads import coalesce, concat_extents, cut, distinct, shares, within
 from gdsload.testing.conformance import extents as extents_of
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=100)
+SETTINGS = settings(derandomize=True, max_examples=100)
 EXTENTS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3000) | st.integers(2**40, 2**40 + 3000), st.integers(0, 400)),
     max_size=30,
@@ -180,7 +180,7 @@ def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
     assert all(len(share) for share in found)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, max_examples=80)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**6), st.integers(0, 10_000)), max_size=12))
 def test_pieces_are_the_reads(reads):
     pieces = cut(extents_of(reads), 1000)

@@ -15,7 +15,7 @@ from gdsload.shards.values import torch_dtype
 from tests.shards.format.shard_files import SIGNATURES, fields
 from tests.shards.small_dataset import ODD_NAMES
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=40)
+SETTINGS = settings(derandomize=True, max_examples=40)
 
 TEXTS = ["", "a", "ß", "\0", "日本", "👩‍👩‍👧", "x" * 300]
 SHARD_BYTES = [1, 100, 1000, 2**20]

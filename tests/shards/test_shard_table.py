@@ -20,7 +20,7 @@ from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(
     st.one_of(
         st.lists(st.integers(0, 6), min_size=1, max_size=8),
@@ -71,7 +71,7 @@ def _table(counts, row_bytes):
     return table
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 8), st.integers(1, 50), st.data())
 def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data):
     total = sum(counts)
@@ -101,7 +101,7 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
     assert np.repeat(extents.file, samples).tolist() == each.file.tolist()
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8), st.integers(0, 9))
 def test_rows_of_runs(parts, row_bytes):
     """Parts that lie one behind the other, and such that do not."""
@@ -117,7 +117,7 @@ def test_rows_of_runs(parts, row_bytes):
     assert rows.addresses.tolist() == expected
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300)), min_size=1, max_size=6),
     st.booleans(),

@@ -10,7 +10,7 @@ from gdsload import SchemaError
 from gdsload.shards.format.dtypes import DTYPES, dtype_of
 from gdsload.shards.values import as_bytes, checked, element_type, numpy_dtype, torch_dtype, torch_dtypes
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+SETTINGS = settings(derandomize=True, max_examples=150)
 
 
 def test_numpys_type_is_that_of_torchs_arrays():

@@ -57,7 +57,7 @@ def samples_at(dataset, shard_number, shard, entry, offset):
     return found
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(
     st.integers(0, 1),
     st.sampled_from(["header", "x", "r", "s", "n", "offsets", "pad"]),
@@ -199,7 +199,7 @@ def test_texts_and_images_that_are_none_are_found_though_their_checksums_are_rig
 pieces = st.sampled_from([b"", b"a", "é".encode(), "é".encode()[:1], "é".encode()[1:], "𝄞".encode(), b"\xff"])
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.lists(pieces, max_size=12))
 def test_exactly_the_texts_that_do_not_decode_are_found(texts):
     def decodes(text):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gdsload.system.arrays import argsort, array_of, taken, unique
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(
     st.integers(1, 64), st.integers(0, 3000), st.integers(0, 2**32), st.sampled_from(["spread", "few", "one", "rising"])
 )
@@ -40,7 +40,7 @@ def test_a_range_is_as_its_array(numbers):
     assert taken(numbers, places).tolist() == taken(array, places).tolist() == array[places].tolist()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(st.lists(st.integers(-5, 5)), st.integers(0, 2**60))
 def test_distinct_numbers_are_those_of_numpy(numbers, far):
     numbers = np.array([*numbers, *(far + one for one in numbers)], np.int64)

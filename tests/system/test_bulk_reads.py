@@ -63,7 +63,7 @@ some_reads = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some_reads)
 def test_exactly_the_bytes_wanted(opened, wanted):
     opened.holds(wanted)

@@ -81,7 +81,7 @@ def read(batches, handles, offsets, nbytes):
     return batches.read(handles, bases, positions, nbytes, offsets), into.reshape(-1, 100)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.integers(0, 1500), st.integers(0, 1 << 30))
 def test_every_read_ends_where_it_is_wanted(count, seed):
     rng, cufile = np.random.default_rng(seed), Cufile(seed)
@@ -101,7 +101,7 @@ def test_every_read_ends_where_it_is_wanted(count, seed):
     assert (cufile.batches, cufile.lost, len(cufile.destroyed)) == ({}, [], int(count > 0))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([1, 4096, 4097, 2**20])), max_size=8))
 def test_no_batch_has_more_reads_than_cufile_has_memory_for(runs):
     """By default it has 128 slabs of 4 KiB, and 64 of 1 MiB."""

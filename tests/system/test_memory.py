@@ -81,7 +81,7 @@ def test_memory_stays_while_anything_of_it_lives(make, pinned):
     assert where in {address_of(one) for one in [pool.lease(1000) for _ in range(5)]}
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**18)), max_size=40), st.integers(0, 2**20))
 def test_held_memory_is_never_leased_twice(steps, keep):
     """Leases are made and dropped at random; those that are held never overlap, and the pool never keeps too much."""

@@ -67,7 +67,7 @@ def written(numbers):
     return ",".join(parts) + "\n"
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 @given(st.sets(st.integers(0, 40)))
 def test_processors_near_are_those_of_the_node_that_this_process_may_use(tmp_path_factory, numbers):
     machine = Machine(tmp_path_factory.mktemp("machine"))

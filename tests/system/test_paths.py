@@ -25,7 +25,7 @@ def tree(tmp_path_factory):
     return root
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, max_examples=150)
 @given(st.lists(NAMES, min_size=1, max_size=6))
 def test_it_is_the_file_that_the_kernel_finds(tree, names):
     path = os.path.join(tree, *names[:1], "/".join(names[1:]))

@@ -38,7 +38,7 @@ def pieces(offsets, lengths):
 
 
 @NEEDS_THE_CALL
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1 << 19), st.integers(0, 10_000)), max_size=30))
 @example([])
 @example([(0, 0)])

@@ -36,7 +36,7 @@ def fail(error):
 # --- what is done, and what is raised ---
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(st.lists(st.lists(st.booleans(), max_size=12), max_size=6), st.integers(1, 5))
 def test_all_work_is_done_once_and_has_ended_when_wait_comes_back(rounds, threads):
     pool, ran, lock = Pool(threads, "gdsload-test"), [], threading.Lock()
@@ -68,7 +68,7 @@ def test_all_work_is_done_once_and_has_ended_when_wait_comes_back(rounds, thread
     assert running() == []
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(st.lists(st.sampled_from(["fine", "a", "b", "c"]), min_size=1, max_size=8))
 def test_the_first_error_is_the_one_that_is_raised_and_not_before_the_last_part(outcomes):
     future, waited = Future(len(outcomes)), []

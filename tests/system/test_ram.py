@@ -22,7 +22,7 @@ def tree_of(root, files):
 limits = st.one_of(st.none(), st.just("max"), st.integers(1, 2**50))
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(
     st.lists(limits, min_size=1, max_size=5),
     st.lists(limits, min_size=1, max_size=5),

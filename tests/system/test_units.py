@@ -47,7 +47,7 @@ def test_format_bytes(size, expected):
     assert expected == format_bytes(size)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True)
 @given(st.integers(0, 2**49))
 def test_formatted_size_can_be_parsed_again(size):
     assert abs(parse_bytes(format_bytes(size), "size") - size) <= size * 5e-4 + 1

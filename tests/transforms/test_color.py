@@ -4,7 +4,7 @@ import colorsys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsload.transforms import ColorJitter
@@ -34,7 +34,6 @@ def one(image, kind, factor):
     return torch.tensor(turned, dtype=image.dtype).T.view_as(image)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_each_sample_is_changed_by_its_factors_in_its_order(seed):
     value = images(4, seed)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsload.transforms import CutMix, MixUp
@@ -25,7 +25,6 @@ def assert_labels_are_mixed(found, labels, number, share):
     torch.testing.assert_close(found, wanted)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 6), st.integers(0, 2**32), st.sampled_from([0.05, 0.2, 1.0, 8.0]))
 def test_mixup_is_a_mean_of_each_sample_and_the_one_before(count, seed, alpha):
     batch, mix = batch_of(count, seed), MixUp("x", "y", 10, alpha)
@@ -39,7 +38,6 @@ def test_mixup_is_a_mean_of_each_sample_and_the_one_before(count, seed, alpha):
         assert_labels_are_mixed(found["y"][number], batch["y"], number, share)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 6), st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 8.0]))
 def test_cutmix_exchanges_a_rectangle_and_as_much_of_the_label(count, seed, alpha):
     batch, mix = batch_of(count, seed), CutMix("x", "y", 10, alpha)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
@@ -15,7 +15,6 @@ WANTED = st.tuples(st.integers(1, 40), st.integers(2, 40))  # torch's own of wid
 DTYPES = st.sampled_from([torch.uint8, torch.float32, torch.float64, torch.bfloat16])
 
 
-@settings(deadline=None)
 @given(SIZES, WANTED, st.integers(0, 2**32), DTYPES)
 def test_each_is_torchs_interpolation_of_the_crop(size, wanted, seed, dtype):
     value = images(3, 2, *size, dtype=dtype, seed=seed)
@@ -32,7 +31,6 @@ def test_each_is_torchs_interpolation_of_the_crop(size, wanted, seed, dtype):
         torch.testing.assert_close(made, part[0].to(dtype))
 
 
-@settings(deadline=None)
 @given(SIZES, WANTED, st.integers(0, 2**32), DTYPES)
 def test_matrices_make_the_same_up_to_rounding(size, wanted, seed, dtype):
     value = images(3, 2, *size, dtype=dtype, seed=seed)

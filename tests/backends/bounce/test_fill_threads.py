@@ -176,7 +176,7 @@ def test_slots_hold_the_files_bytes(sites, monkeypatch, direct, open_files):
         monkeypatch.setattr(fill_threads, "looks_resident", lambda *_: not direct)
     site = sites(open_files=open_files)
 
-    @settings(derandomize=True, deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+    @settings(derandomize=True, max_examples=12, suppress_health_check=list(HealthCheck))
     @given(st.lists(anything, min_size=1, max_size=4))
     def hold(several):
         several = [site.extents(wanted) for wanted in several]
@@ -304,7 +304,7 @@ class TestResidentRows:
         """Fields of several lengths, in any order, over the edges of blocks."""
         monkeypatch.setattr(resident_rows, "looks_resident", lambda *_: True)
 
-        @settings(derandomize=True, deadline=None, max_examples=40)
+        @settings(derandomize=True, max_examples=40)
         @given(
             st.lists(st.tuples(st.sampled_from([0, 1, 8, 1000, 4096, BLOCK]), st.integers(1, 60)), max_size=4),
             st.integers(0, 2**32),

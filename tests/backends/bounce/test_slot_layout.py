@@ -23,7 +23,7 @@ def lay(wanted, sizes, *, few, block=BLOCK):
         return lay_out(extents_of(wanted), np.array(sizes, np.int64), BLOCK, lambda _nbytes: block)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 9)), max_size=30),
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
@@ -95,7 +95,7 @@ anything = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500_000), st.int
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(anything, st.integers(1, 16), st.booleans())
 def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
     for some in (wanted, sorted(wanted)):
@@ -103,7 +103,7 @@ def test_every_wanted_byte_is_read_to_its_place(wanted, block_pages, few):
         hold(found, some, SIZES, block_pages * PAGE_BYTES)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, max_examples=60)
 @given(anything, st.integers(1, 16))
 def test_of_extents_in_order_each_page_is_read_once_and_no_other(wanted, block_pages):
     """Worked out one by one; numpy reads gaps along."""

@@ -131,7 +131,7 @@ def until(happened, routed, wanted=ONE_OF_EACH):
 # --- what is brought ---
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(some_extents(), st.sets(st.integers(0, len(SIZES) - 1)))
 def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, ready):
     found = within([len(raw) for raw in contents], found)

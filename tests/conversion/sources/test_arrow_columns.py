@@ -63,7 +63,7 @@ def expected(value, kind, fill):
 UNEVEN = [[[1], [2]], [[], []], None, [[3], [4]], [[5], [6]]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @example(column=(UNEVEN, pa.list_(pa.list_(pa.int64())), None), edges=[], form="file")
 @example(column=(UNEVEN, pa.list_(pa.list_(pa.int64()), 2), None), edges=[], form="file")
 @given(

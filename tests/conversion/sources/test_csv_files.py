@@ -62,7 +62,6 @@ def test_paths_numbers_and_texts(folder, converted):
     assert source.describe() != before
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), st.integers(-9, 9)),
@@ -161,7 +160,7 @@ def outcomes(items):
     return [one if isinstance(one, str) else {name: repr(value) for name, value in one.items()} for one in found]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     rows=st.lists(GOOD, max_size=8).flatmap(
         lambda good: st.lists(BAD, max_size=2).map(lambda bad: [*good, *bad, *good])

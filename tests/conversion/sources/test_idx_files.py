@@ -59,7 +59,7 @@ def test_packed_and_unpacked_side_by_side(mnist, samples_in):
     assert len(samples_in(IdxSource(str(folder), split="t10k"))) == 10
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(sorted(CODES)).flatmap(
         lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=1, max_dims=4, max_side=5))

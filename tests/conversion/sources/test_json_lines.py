@@ -29,7 +29,7 @@ def write(path, rows):
     return str(path)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows=st.lists(RECORDS, min_size=1, max_size=20), target=st.integers(1, 2000))
 def test_all_rows_as_they_were_written(rows, target, tmp_path_factory, samples_in):
     rows = [{"i": 1, "f": 0.5, "b": True, "s": "", "l": [1]}, *rows]  # which says what the others are

@@ -32,7 +32,7 @@ KEYS = st.binary(min_size=1, max_size=300)
 VALUES = st.one_of(st.binary(max_size=40), st.integers(0, 20_000).map(lambda size: bytes([size % 251]) * size))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=200), st.sets(st.integers(0, 199)))
 def test_all_that_is_in_it_in_the_order_of_the_library(tmp_path_factory, samples_in, values, gone):
     path = write(tmp_path_factory.mktemp("l"), values)

@@ -13,7 +13,7 @@ from tests.conversion.reading import made_by
 LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=12), min_size=1, max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.integers(1, 200))
 def test_every_line_wherever_it_is_cut(tmp_path_factory, samples_in, lines, end, last, target):
     lines = [line.removeprefix("\ufeff") for line in lines]

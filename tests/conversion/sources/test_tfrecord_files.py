@@ -84,7 +84,7 @@ SAMPLES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SAMPLES, st.booleans(), st.sampled_from([".tfrecord", ".tfrecord.gz"]))
 def test_every_value_as_it_was_written(tmp_path_factory, samples_in, samples, packed, suffix):
     examples = [{"i": ints(*one["i"]), "f": floats(*one["f"]), "b": [one["b"]], "n": ints(one["n"])} for one in samples]

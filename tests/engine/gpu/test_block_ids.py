@@ -144,7 +144,7 @@ EPOCHS = block_orders(st.lists(st.integers(0, 200), min_size=1, max_size=5), lan
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(EPOCHS, st.data())
 @example((block_order(277 * 2, lanes=3), Schedule(277 * 2, 139, 1, 2, lanes=3)), None)
 def test_any_steps_have_the_tables_of_their_windows_and_get_all_their_ids(epoch, data):

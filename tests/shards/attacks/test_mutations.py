@@ -16,7 +16,7 @@ from gdsload.shards.format.layout import ShardLayout, align_up
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import read_shard
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=200)
+SETTINGS = settings(derandomize=True, max_examples=200)
 FILE = "mutant.safetensors"
 SHA = "0123456789abcdef" * 4
 SCHEMA = Schema(

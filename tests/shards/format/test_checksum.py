@@ -19,7 +19,7 @@ from gdsload.shards.format.checksum import (
 DATA = random.Random(0).randbytes(3 * BLOCK_BYTES + 1000)
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(derandomize=True, max_examples=30)
 @given(
     st.sampled_from([0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES]) | st.integers(0, len(DATA))
 )

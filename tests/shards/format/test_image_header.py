@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import IMAGE_CODECS, image_codec, read_image_header
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=120)
+SETTINGS = settings(derandomize=True, max_examples=120)
 MODES = {"jpeg": ("L", "RGB", "CMYK"), "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"), "webp": ("RGB", "RGBA")}
 CHANNELS = {"1": 1, "L": 1, "P": 1, "I;16": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}
 ORIENTATION = 0x0112

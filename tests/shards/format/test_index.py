@@ -15,7 +15,7 @@ from gdsload.shards.format.metadata import MAX_METADATA_BYTES, checked_metadata
 from gdsload.shards.format.schema import Field, Schema
 from tests.shards.format.shard_files import SHA, deep, indexes
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
+SETTINGS = settings(derandomize=True, max_examples=80)
 EXAMPLE = Index(
     Schema({"é": Field("float32", (None, 2)), "name": Field("str")}),
     (IndexEntry("00000.safetensors", 7, 8192, SHA), IndexEntry("00001.safetensors", 5, 12288, SHA[::-1])),
@@ -85,7 +85,7 @@ def test_blanks_and_line_ends_do_not_matter():
     assert parse_index(json.dumps(json.loads(raw)).encode(), INDEX_NAME) == EXAMPLE
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, max_examples=200)
 @given(st.integers(0, len(EXAMPLE.to_bytes()) - 1), st.integers(1, 255))
 def test_change_of_a_byte_is_refused_or_harmless(position, change):
     raw = bytearray(EXAMPLE.to_bytes())

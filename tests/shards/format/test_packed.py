@@ -13,7 +13,7 @@ from gdsload.shards.format.stored import StoredSchema, pack_rule, packed_by
 from gdsload.shards.values import torch_dtype
 from tests.shards.format.shard_files import stored_schemas
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
+SETTINGS = settings(derandomize=True, max_examples=80)
 SCALARS = {name: Field(kind) for name, kind in zip("abcd", ("bool", "int64", "float16", "int32"), strict=True)}
 
 

@@ -27,7 +27,7 @@ from tests.shards.format.shard_files import (
     tree_of,
 )
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=80)
+SETTINGS = settings(derandomize=True, max_examples=80)
 
 
 @SETTINGS

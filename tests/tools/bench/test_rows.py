@@ -31,7 +31,7 @@ def opened(bench_data):
         one.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(ids=st.lists(st.integers(0, 699), min_size=1, max_size=60))
 def test_rows_by_hand_are_those_of_the_dataset(bench_data, opened, ids):
     wanted = gdsload.ShardDataset(bench_data, mmap=False).read_batch(ids)

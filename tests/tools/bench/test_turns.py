@@ -84,7 +84,7 @@ def plans(bench_data):
     return {s: make_plan(bench_data, device="cpu", seconds=s, turns=1, batch_size=1) for s in (1, 2, 20)}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     late=st.integers(0, 2), ahead=st.integers(0, 60), group=st.integers(1, 20), epochs=st.sampled_from(["hot", "cold", "short"]),
 )  # fmt: skip

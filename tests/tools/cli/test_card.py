@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gdsload
@@ -125,7 +125,6 @@ def test_without_pillow_there_are_no_pictures(dataset, page, monkeypatch):
 numbers = st.floats(width=64) | st.integers(-5, 5).map(float) | st.sampled_from([1.7e308, -1.7e308, 2.0**63])
 
 
-@settings(deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=60))
 @example([0.0, 2e-311])
 def test_every_finite_number_is_in_one_bar(values):
@@ -137,7 +136,6 @@ def test_every_finite_number_is_in_one_bar(values):
         assert (found.least, found.greatest) == (min(finite), max(finite))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1))
 def test_whole_numbers_have_a_bar_each(values):
     found = spread_of(torch.tensor(values))
@@ -146,7 +144,6 @@ def test_whole_numbers_have_a_bar_each(values):
     assert found.bars == tuple(values.count(one) for one in every)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=200))
 def test_lengths_and_what_padding_would_cost(values):
     found = lengths_of(np.array(values))

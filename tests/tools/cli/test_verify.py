@@ -110,7 +110,7 @@ DAMAGES = {
 }
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(st.dictionaries(st.integers(0, 6), st.sampled_from([*DAMAGES]), max_size=7), st.randoms(use_true_random=False))
 def test_exactly_the_damaged_shards_are_named_whatever_the_others_are(tmp_path_factory, damages, rng):
     folder = tmp_path_factory.mktemp("damaged") / "d"

@@ -51,7 +51,7 @@ contents = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_in_any_file(full: Made, data: st.DataObject):
     files = files_of(full)
@@ -107,7 +107,7 @@ def test_a_link_that_leads_out_of_the_tree_is_not_followed(full: Made):
     assert full.findings()["storage.drives"].evidence == {"stack": []}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60), path=st.text(st.characters(exclude_characters="\0"), max_size=20))
 def test_any_name_and_any_path(full: Made, text: str, path: str):
     full.gpu = dataclasses.replace(full.gpu, name=text, address=text, register_error=text, registered=False)
