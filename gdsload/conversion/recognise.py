@@ -278,8 +278,8 @@ def _by_folder(path: str) -> set[str]:
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     # There may be folders of splits, with folders in them.
-    below = _folders_in([path]), _folders_in(_folders_in([path]))
-    levels = [names, *(list(islice(chain.from_iterable(map(names_in, one)), _LOOKED_AT)) for one in below)]
+    inner = _folders_in([path]), _folders_in(_folders_in([path]))
+    levels = [names, *(list(islice(chain.from_iterable(map(names_in, one)), _LOOKED_AT)) for one in inner)]
     kinds = [set[str]().union(*map(_by_file, level)) for level in levels]
     if any(map(_is_picture, chain(*levels))):
         # A table may name the pictures. Otherwise either kind would leave the other one's files out.
