@@ -278,7 +278,8 @@ def _by_folder(path: str) -> set[str]:
     if marks:  # files of a library's own format are no dataset by themselves
         return marks
     # There may be folders of splits, with folders in them.
-    levels = [names, *(list(islice(_inner(path, depth), _LOOKED_AT)) for depth in (1, 2))]
+    inner = _folders_in([path]), _folders_in(_folders_in([path]))
+    levels = [names, *(list(islice(chain.from_iterable(map(names_in, one)), _LOOKED_AT)) for one in inner)]
     kinds = [set[str]().union(*map(_by_file, level)) for level in levels]
     if any(map(_is_picture, chain(*levels))):
         # A table may name the pictures. Otherwise either kind would leave the other one's files out.
@@ -362,8 +363,12 @@ def _names_pictures(table: str) -> bool:
     return False
 
 
-def _inner(path: str, depth: int = 1) -> Iterator[str]:
-    """Names in the folders of a folder, or as many folders deeper."""
-    for entry in entries_in(path):
+def _folders_in(folders: Iterable[str]) -> Iterator[str]:
+    """The folders of the dataset's in some folders, each once, however many links lead to it."""
+    found = set[tuple[int, int]]()
+    for entry in chain.from_iterable(map(entries_in, folders)):
         if not is_passed_over(entry.name) and is_folder(entry):
-            yield from names_in(entry.path) if depth == 1 else _inner(entry.path, depth - 1)
+            status = entry.stat()
+            if (key := (status.st_dev, status.st_ino)) not in found:
+                found.add(key)
+                yield entry.path

@@ -23,6 +23,8 @@ Spans = Iterator[tuple[int, int]]
 _LISTED = 50
 _MOST_OF_NO_BYTES = 2**24
 """Rows of no bytes that a source may have: a file of a hundred bytes could promise any number of them."""
+_MOST_PARTS = 2**17
+"""Parts that rows are cut into: an HDF5 file of a thousand bytes could promise any number of rows."""
 _GROUPS = 8
 
 
@@ -72,7 +74,9 @@ def batches(low: int, high: int, row_bytes: int, target_bytes: int = BATCH_BYTES
 def row_parts(
     count: int, row_bytes: int, target_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = (), chunk: int = 1
 ) -> list[Part]:
-    """Parts of rows as `batches` has them; `where` is before the edges in `Part.where`.
+    """Parts of rows as `batches` has them, larger ones where these would be too many.
+
+    In `Part.where`, `where` is before the edges.
 
     Raises:
         FormatError: if a file promises millions of rows of no bytes.
@@ -80,6 +84,7 @@ def row_parts(
     if not row_bytes and count > _MOST_OF_NO_BYTES:
         remedy = "Choose fields that have values: `fields=[...]`."
         raise FormatError(f"there are {count} {prefix} of no bytes, and nothing to convert", remedy=remedy)
+    target_bytes = max(target_bytes, (count // _MOST_PARTS + 1) * row_bytes)
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)
         for low, high in batches(0, count, row_bytes, target_bytes, chunk)

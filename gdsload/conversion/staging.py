@@ -257,7 +257,7 @@ def _looking(path: str) -> Iterator[None]:
         yield
     except (GdsloadError, FileNotFoundError):
         raise
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise read_error("what an interrupted run has left cannot be read", error, path) from error
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _FIELDS = 40
+_SHOWN = 200
+"""The most characters of a name that are shown."""
 _LEFT = 'style="text-align: left"'
 HEADINGS = ("field", "type", "bytes per sample", "classes")
 
@@ -39,7 +41,8 @@ def field_rows(schema: Schema, metadata: Metadata) -> list[tuple[str, ...]]:
 
 
 def _printable(text: str) -> str:
-    """Escape text of a dataset that could move a terminal's cursor."""
+    """The text of a dataset, cut, and escaped if it could move a terminal's cursor."""
+    text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
     return text if text.isprintable() else repr(text)
 
 

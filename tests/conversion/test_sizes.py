@@ -21,6 +21,7 @@ from PIL import Image
 
 import gdsload
 from gdsload.conversion import sizes
+from gdsload.conversion.row_source import row_parts
 from gdsload.conversion.runner import plan
 from gdsload.conversion.sizes import bytes_of_shards, gathered
 from gdsload.conversion.source import Item, Part
@@ -254,3 +255,13 @@ def test_a_disk_that_fills_up_meanwhile(array, tmp_path, monkeypatch, call, code
     assert not [name for name in left if name.startswith(".")]  # nothing half made takes room away
     assert gdsload.convert(array, tmp_path / "out", shard_bytes="300kB", workers=1).resumed > 0
     assert content(tmp_path / "out") == content(tmp_path / "wanted")
+
+
+@pytest.mark.parametrize(("count", "row_bytes", "chunk"), [(2**50, 1, 1), (2**48 + 1, 64, 1000), (2**40, 2**33, 7)])
+def test_rows_that_a_file_only_promises_become_a_bounded_number_of_parts(count, row_bytes, chunk):
+    parts = row_parts(count, row_bytes, 2**25, chunk=chunk)
+    edges = [part.where for part in parts]
+    assert len(parts) <= 2**17 + 1
+    assert [low for low, _ in edges] == [0, *(high for _, high in edges[:-1])]
+    assert edges[-1][1] == count
+    assert not any(low % chunk for low, _ in edges)

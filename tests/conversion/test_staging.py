@@ -191,3 +191,17 @@ def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
     monkeypatch.setattr(os, "scandir", lambda at=".": (failing(errno.EIO) if str(at) == str(stage) else real)(at))
     with pytest.raises(ReadError, match=r"\.out\.gdsload-convert: what an interrupted run has left cannot be read"):
         do(arrays, tmp_path / "out")
+
+
+def test_a_plan_too_large_for_memory_is_named(tmp_path, arrays, monkeypatch):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    (stage / "lock").write_text("")
+    (stage / "plan.json").write_text("{}")
+
+    def load(file):
+        raise MemoryError
+
+    monkeypatch.setattr("json.load", load)
+    with pytest.raises(ReadError, match=r"plan\.json: what an interrupted run has left cannot be read"):
+        do(arrays, tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypedDict
@@ -92,7 +93,7 @@ class TableForm:
         """
         found = [leaf for column in schema for leaf in self._within(column.type, (column.name,), but)]
         names = [leaf.name for leaf in found]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, times in Counter(names).items() if times > 1)
         if twice:
             raise FormatError(f"two columns are called {twice[0]!r}", file=file)
         by_name = {leaf.name: leaf for leaf in found}

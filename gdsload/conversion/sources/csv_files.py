@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -274,7 +275,7 @@ class CsvSource(FieldChoice, ImageSource):
             trouble = f"{', '.join(names)!r:.200} are values"
         if trouble:
             raise FormatError(f"{failed}: {trouble}", file=file, remedy="Put a line with their names before it.")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := sorted(name for name, times in Counter(names).items() if times > 1):
             raise FormatError(f"two columns are called {twice[0]!r}", file=file)
         return names
 

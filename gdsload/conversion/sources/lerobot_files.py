@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
@@ -96,9 +97,9 @@ class LeRobotSource(ParquetSource):
     def _schema(self, table: Any, file: str) -> Any:
         """The columns of a file that are features, of the shapes that these have."""
         found = table.schema_arrow
-        images = image_columns(found)
+        images, columns = image_columns(found), Counter(found.names)
         for one in self._features():
-            if found.names.count(one.name) != 1:
+            if columns[one.name] != 1:
                 raise FormatError(f"there is no column {one.name!r}, or two", file=file)
             if one.dtype == "image" and one.name not in images:
                 kind = found.field(one.name).type

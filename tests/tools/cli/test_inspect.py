@@ -174,3 +174,10 @@ def test_a_damaged_image_is_named(tmp_path, cli):
 
 def test_a_sample_says_what_its_image_is(named, cli):
     assert "(png, 30 × 20)" in cli("inspect", named, "--sample", "1").out
+
+
+def test_names_are_cut_before_they_are_laid_out(tmp_path, capsys):
+    with gdsload.ShardWriter(tmp_path / "d", {"y" * 100_000: "int8", "x": "int8"}) as writer:
+        writer.write({"y" * 100_000: 1, "x": 1})
+    assert main(["inspect", str(tmp_path / "d")]) == 0
+    assert len(capsys.readouterr().out) < 5000
