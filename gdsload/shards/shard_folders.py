@@ -22,7 +22,7 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from gdsload.errors import OptionError, ReadError, WriteError
-from gdsload.shards.status import is_absent, is_there
+from gdsload.shards.status import is_absent
 from gdsload.system.paths import absolute, listed_paths
 
 _FOLDER = re.compile(r".+\.gdsload-[0-9a-f]{12}", re.DOTALL)
@@ -166,24 +166,34 @@ def remove_shards(owner: str) -> None:
     Raises:
         OSError: if one cannot be removed.
     """
+    # Every call may fail: a folder that is passed over for that stays for ever, as its links are removed next.
     with os.scandir(owner) as entries:
-        linked = {linked_folder(owner, entry.name) for entry in entries if entry.is_symlink()}
-    for folder in sorted(filter(None, linked)):
-        _remove_shard_folder(folder, owner)
+        links = [entry.path for entry in entries if entry.is_symlink()]
+    for folder in sorted({os.path.dirname(os.path.join(owner, os.readlink(link))) for link in links}):
+        if _FOLDER.fullmatch(os.path.basename(folder)):
+            _remove_shard_folder(folder, owner)
 
 
 def _remove_shard_folder(folder: str, owner: str) -> None:
     """Remove a folder of shards, if it is that of this dataset's folder, or empty; what else is in it stays."""
-    if not _FOLDER.fullmatch(os.path.basename(folder)) or not os.path.isdir(folder) or os.path.islink(folder):
-        return
-    if is_there(mark := _mark(folder, owner)):
+    files: dict[str, bool] = {}
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if is_shard_name(entry.name) and entry.is_file(follow_symlinks=False):
-                    os.unlink(entry.path)
+            files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    except OSError as error:
+        if not is_absent(error):
+            raise
+    mark = _mark(folder, owner)
+    if os.path.basename(mark) in files:
+        for name in [name for name, regular in files.items() if regular and is_shard_name(name)]:
+            os.unlink(os.path.join(folder, name))
+            del files[name]
         os.unlink(mark)  # last: until then the owner is known
+        del files[os.path.basename(mark)]
     try:
         os.rmdir(folder)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if not (is_absent(error) or (files and error.errno in (errno.ENOTEMPTY, errno.EEXIST))):
             raise  # and its links stay, by which it is found the next time
