@@ -91,16 +91,14 @@ def refusal(record: Any, tree: str) -> str | None:
         return f"it is of a part of the suite: pytest got {shlex.join(map(str, record.get('arguments') or ['?']))}"
     if missing:
         return f"GDSLOAD_REQUIRE lacked {', '.join(missing)}: tests that need it may have been skipped"
-    again, bad = (
-        record.get("again") or {"status": None, "counts": {}},
-        counts.get("failed", 0) + counts.get("errors", 0),
-    )
-    mended = bad > 0 and again["status"] == 0 and again["counts"].get("passed") == bad
-    if bad and not mended:
+    bad, again = counts.get("failed", 0) + counts.get("errors", 0), record.get("again", {"status": 1})
+    if bad and again["status"] == 0 and again["counts"]["passed"] == bad:
+        return None
+    if bad:
         return f"{bad} tests failed"
     if not counts.get("passed"):
         return "no test has passed"
-    if record.get("status") != 0 and not mended:
+    if record.get("status") != 0:
         return f"pytest ended with status {record.get('status')}"
     return None
 
