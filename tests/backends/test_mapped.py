@@ -109,7 +109,7 @@ class Registrations(RuleBasedStateMachine):
         super().__init__()
         self.cuda, self.files, self.reads = cuda, files_in(folder, mapped=True), []
         self.files.ensure_open(np.arange(4))
-        self.budget = self.files.length(0)  # or for two that are smaller; one is larger
+        self.budget = self.files.length(3)  # or for all others
         self.backend = MappedBackend(self.files, torch.device("cpu"), register_bytes=self.budget)
 
     def total(self, chosen):
@@ -154,7 +154,7 @@ class Registrations(RuleBasedStateMachine):
 
     def teardown(self):
         self.reads.clear()
-        for file in range(3):  # no failure has left a user that never ends
+        for file in range(4):  # no failure has left a user that never ends
             self.read({file}, set())
             assert self.reads.pop()[0] == {file}
         self.backend.close()
@@ -164,5 +164,5 @@ class Registrations(RuleBasedStateMachine):
 def test_registrations_stay_within_their_budget_and_as_long_as_they_are_read(folder, cuda):
     run_state_machine_as_test(
         partial(Registrations, folder, cuda),
-        settings=settings(derandomize=True, deadline=None, max_examples=20, stateful_step_count=30),
+        settings=settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=12),
     )

@@ -97,15 +97,18 @@ class Leases(RuleBasedStateMachine):
 
     def __init__(self, put_in):
         super().__init__()
-        self.it, self.held, self.lost = put_in(12 * CHUNK), [], []
+        self.it, self.held, self.lost = put_in(8 * CHUNK), [], []
 
-    @rule(nbytes=st.lists(st.integers(1, 4 * CHUNK), min_size=1, max_size=4), room=st.integers(-1, 5))
+    @rule(
+        nbytes=st.lists(st.sampled_from([1, CHUNK, CHUNK + 1, 3 * CHUNK]), min_size=1, max_size=4),
+        room=st.integers(-1, 5),
+    )
     def lease(self, nbytes, room):
         self.it.device.room = room
         try:
             self.held.append((lease(self.it, *nbytes), nbytes))
         except BudgetError:
-            assert self.it.device.left < 4 * CHUNK
+            assert self.it.device.left < 3 * CHUNK
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 99), abandoned=st.booleans(), released=st.booleans())
