@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import gdsload
 from gdsload import LoaderClosedError
@@ -268,68 +267,6 @@ def test_nothing_is_taken_on_after_close(pool):
     assert pool.run([]) is done
 
 
-class Works(RuleBasedStateMachine):
-    """Work that ends in any order, while more is given, and cancelled, until the pool is stopped."""
-
-    def __init__(self):
-        super().__init__()
-        self.pool, self.stopped = Pool(2, "gdsload-test"), False
-        self.begun, self.waiting = [], []  # work with its futures
-
-    @rule()
-    def give(self):
-        work = Held()
-        if self.stopped:
-            with pytest.raises(LoaderClosedError, match="was closed"):
-                self.pool.run([work])
-        else:
-            self.waiting.append((work, self.pool.run([work])))
-            self.begin()
-
-    def begin(self):
-        while self.waiting and len(self.begun) < self.pool.count:
-            self.begun.append(self.waiting.pop(0))
-            assert self.begun[-1][0].begun.wait(20)
-
-    @precondition(lambda self: self.begun)
-    @rule(which=st.integers(0, 99))
-    def end(self, which):
-        work, future = self.begun.pop(which % len(self.begun))
-        work.may_end.set()
-        future.wait()
-        self.begin()
-
-    @rule(stop=st.booleans())
-    def turn_away(self, stop):
-        (self.pool.stop if stop else self.pool.cancel)()
-        self.stopped |= stop
-        while self.waiting:
-            work, future = self.waiting.pop()
-            with pytest.raises(LoaderClosedError, match="before this work was done"):
-                future.wait()
-            assert not work.begun.is_set()
-
-    @invariant()
-    def nothing_has_landed_whose_work_goes_on(self):
-        assert not any(future.landed for _, future in self.begun + self.waiting)
-
-    def teardown(self):
-        self.turn_away(stop=True)
-        closing = threading.Thread(target=self.pool.close)
-        closing.start()
-        while self.begun:
-            assert closing.is_alive()
-            self.end(0)
-        closing.join(20)
-        assert (closing.is_alive(), running()) == (False, [])
-
-
-def test_all_work_ends_as_it_was_begun_or_turned_away_and_close_waits_for_what_has_begun():
-    run_state_machine_as_test(
-        Works, settings=settings(derandomize=True, deadline=None, max_examples=20, stateful_step_count=30)
-    )
-
-
 class _ClosedMeanwhile(list):
     """Pieces of work; the pool are closed when the first has been queued."""
 
@@ -403,6 +340,8 @@ def test_stop_does_not_wait(pool, held):
     pool.stop()
     with pytest.raises(LoaderClosedError, match="was closed before this work was done"):
         turned_away.wait()
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pool.run([bool])
     assert (future.landed, pool.ended) == (False, False)
     work.may_end.set()
     pool.close()

@@ -320,17 +320,14 @@ class Filling(RuleBasedStateMachine):
     @initialize(budget=st.sampled_from([SHARD - 1, SOME, SHARDS * SHARD]))
     def open(self, budget):
         self.tier, self.budget = self.open_tier(vram_bytes=budget), budget
-        self.reads, self.state, self.closing = [], "", False
-        self.states, self.may_go, fill = SimpleQueue(), SimpleQueue(), self.tier.near.fill
-        self.tier.near.fill = lambda far, wanted, over: (
-            fill(far, wanted, lambda seconds: self.pause() or over(seconds)),
-            self.states.put("ended"),
-        )
+        self.reads, self.state, self.states, self.may_go = [], "", SimpleQueue(), SimpleQueue()
+        fill = self.tier.near.fill
 
-    def pause(self):
-        self.states.put("paused")
-        if not self.closing:
-            self.may_go.get(timeout=20)
+        def step_by_step(far, wanted, over):
+            fill(far, wanted, lambda seconds: self.states.put("paused") or self.may_go.get(timeout=20) or over(seconds))
+            self.states.put("ended")
+
+        self.tier.near.fill = step_by_step
 
     @rule(file=st.integers(0, SHARDS - 1), count=st.integers(1, 5))
     def read(self, file, count):
@@ -361,8 +358,8 @@ class Filling(RuleBasedStateMachine):
     def teardown(self):
         for _ in range(len(self.reads)):
             self.end(0)
-        self.closing = True
-        self.may_go.put(None)
+        for _ in range(2 * SHARDS):  # it looks that often whether it is over
+            self.may_go.put(None)
         self.tier.close()
         status = self.tier.tiers()["vram"]
         assert (self.memory, status.held_bytes, status.shards, alive()) == ({}, 0, 0, [])
