@@ -8,7 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test bounds test-gpu integration vision cluster docs lint format wheel bench-convert bench-cpu bench-gpu clean
+.PHONY: demo test bounds test-gpu integration vision cluster docs lint format wheel sbom bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -72,6 +72,11 @@ wheel: .venv/build/.stamp
 	cd .venv/empty && bin/python -W error -c "$(CHECK_WHEEL)"
 	cd .venv/empty && bin/python -m gdsload --help
 
+# An SBOM of what users install, dist/sbom.json, and the table of docs/licences.md. pip resolves that, and installs
+# nothing, but must be offered the torch that users get: PIP_CONFIG_FILE=/dev/null, where yours is offered CPU builds.
+sbom: .venv/sbom/.stamp
+	.venv/sbom/bin/python tools/sbom.py --out dist/sbom.json
+
 # One peer wants older versions of what the others share. The table of benchmarks/README.md is replaced.
 RECORD := benchmarks/results/cpu.json
 bench-cpu: .venv/bench/.stamp .venv/mosaicml/.stamp
@@ -117,6 +122,13 @@ endef
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(INSTALL) build
+	touch $@
+
+# Nor the pattern: gdsload need not be installed for this, and a venv's own pip may be too old to report licences.
+.venv/sbom/.stamp: constraints.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) cyclonedx-python-lib packaging 'pip>=25'
 	touch $@
 
 # Not the pattern either: constraints.txt does not hold here, nor below.

@@ -1,5 +1,7 @@
 """Slots of a device whose memory is counted: what is leased, kept for later, freed, and how much that is."""
 
+from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from gdsload.backends.gds import slots
 from gdsload.errors import BudgetError
@@ -87,6 +90,60 @@ def test_no_more_is_held_than_twice_what_was_leased_at_once(put_in, seed, at_onc
     it.slots.close()
     it.slots.close()
     assert (it.device.held, it.device.registered) == ({}, set())
+
+
+class Leases(RuleBasedStateMachine):
+    """Leases that end in any order, on a device with little memory and less room for registrations."""
+
+    def __init__(self, put_in):
+        super().__init__()
+        self.it, self.held, self.lost = put_in(8 * CHUNK), [], []
+
+    @rule(
+        nbytes=st.lists(st.sampled_from([1, CHUNK, CHUNK + 1, 3 * CHUNK]), min_size=1, max_size=4),
+        room=st.integers(-1, 5),
+    )
+    def lease(self, nbytes, room):
+        self.it.device.room = room
+        try:
+            self.held.append((lease(self.it, *nbytes), nbytes))
+        except BudgetError:
+            assert self.it.device.left < 3 * CHUNK
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 99), abandoned=st.booleans(), released=st.booleans())
+    def end(self, which, abandoned, released):
+        found, _ = self.held.pop(which % len(self.held))
+        if abandoned:
+            self.it.slots.abandon(found)
+            self.lost += found.begins.tolist()
+        if released:  # or else dropped
+            found.release()
+
+    @invariant()
+    def each_byte_has_one_holder_and_is_there(self):
+        begins = self.lost + [begin for found, _ in self.held for begin in found.begins.tolist()]
+        assert len(set(begins)) == len(begins)
+        assert set(begins) <= self.it.device.held.keys()
+        for found, nbytes in self.held:
+            ranges = sorted(zip((found.base + found.position).tolist(), nbytes, strict=True))
+            assert all(low + size <= high for (low, size), (high, _) in pairwise(ranges))
+            ends = (found.position + nbytes).tolist()
+            assert all(end <= self.it.device.held[base] for base, end in zip(found.base.tolist(), ends, strict=True))
+
+    def teardown(self):
+        for _ in range(2):
+            self.it.slots.close()
+            assert sorted(self.it.device.held) == sorted(self.lost)
+            while self.held:
+                self.held.pop()[0].release()
+
+
+def test_leases_share_no_byte_and_all_is_freed_but_what_was_abandoned(put_in):
+    run_state_machine_as_test(
+        partial(Leases, put_in),
+        settings=settings(derandomize=True, deadline=None, max_examples=20, stateful_step_count=30),
+    )
 
 
 def test_the_smallest_chunk_is_reused_that_is_at_most_twice_as_large(put_in):

@@ -340,6 +340,8 @@ def test_stop_does_not_wait(pool, held):
     pool.stop()
     with pytest.raises(LoaderClosedError, match="was closed before this work was done"):
         turned_away.wait()
+    with pytest.raises(LoaderClosedError, match="closed"):
+        pool.run([bool])
     assert (future.landed, pool.ended) == (False, False)
     work.may_end.set()
     pool.close()

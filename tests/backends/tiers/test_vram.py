@@ -4,15 +4,27 @@ import ctypes
 import os
 import threading
 import time
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
 from gdsload.backends.base import ShardAddresses
@@ -30,7 +42,9 @@ from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
 
 SHARDS, ROWS = 4, 500
-SOME = 2 * ROWS * 256 + 5
+SHARD = ROWS * 256
+"""Bytes that the field takes of a shard."""
+SOME = 2 * SHARD + 5
 """Bytes that the field takes of two shards, and too few for a third."""
 
 
@@ -294,3 +308,74 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
         assert until(tier.near.ready[:kept].all)
     with pytest.raises(FileChangedError, match="written to"):
         batches_of(tier)(ROWS * np.array([0, 3, 3]))
+
+
+class Filling(RuleBasedStateMachine):
+    """Reads that end in any order, of a tier that is filled step by step until its budget is used up."""
+
+    def __init__(self, open_tier, memory):
+        super().__init__()
+        self.open_tier, self.memory = open_tier, memory
+
+    @initialize(budget=st.sampled_from([SHARD - 1, SOME, SHARDS * SHARD]))
+    def open(self, budget):
+        self.tier, self.budget = self.open_tier(vram_bytes=budget), budget
+        self.reads, self.state, self.states, self.may_go = [], "", SimpleQueue(), SimpleQueue()
+        fill = self.tier.near.fill
+
+        def step_by_step(far, wanted, over):
+            fill(far, wanted, lambda seconds: self.states.put("paused") or self.may_go.get(timeout=20) or over(seconds))
+            self.states.put("ended")
+
+        self.tier.near.fill = step_by_step
+
+    @rule(file=st.integers(0, SHARDS - 1), count=st.integers(1, 5))
+    def read(self, file, count):
+        wanted = rows(self.tier, file, count)
+        self.reads.append((self.tier.read(wanted), truth(self.tier, wanted)))
+        self.state = self.state or self.states.get(timeout=20)
+
+    @precondition(lambda self: self.state == "paused")
+    @rule()
+    def fill(self):
+        self.may_go.put(None)
+        self.state = self.states.get(timeout=20)
+
+    @precondition(lambda self: self.reads)
+    @rule(which=st.integers(0, 99))
+    def end(self, which):
+        landing, right = self.reads.pop(which % len(self.reads))
+        landing.completion.wait()
+        assert [ctypes.string_at(address, 256) for address in landing.addresses.tolist()] == right
+        landing.release()
+
+    @invariant()
+    def what_is_held_is_within_the_budget(self):
+        status = self.tier.tiers()["vram"]
+        assert status.held_bytes == status.shards * SHARD <= sum(self.memory.values()) <= self.budget
+        assert self.state != "ended" or status.trouble or status.shards == SHARDS
+
+    def teardown(self):
+        for _ in range(len(self.reads)):
+            self.end(0)
+        for _ in range(2 * SHARDS):  # it looks that often whether it is over
+            self.may_go.put(None)
+        self.tier.close()
+        status = self.tier.tiers()["vram"]
+        assert (self.memory, status.shards, alive()) == ({}, 0, [])
+
+
+def test_a_tier_holds_what_is_read_from_it_within_its_budget_and_gives_all_back(open_tier, monkeypatch):
+    real, memory = torch.empty, {}
+
+    def empty(nbytes, **options):
+        found = real(nbytes, **options)
+        memory[id(found)] = nbytes
+        weakref.finalize(found, memory.pop, id(found))
+        return found
+
+    monkeypatch.setattr(vram.torch, "empty", empty)
+    run_state_machine_as_test(
+        partial(Filling, open_tier, memory),
+        settings=settings(derandomize=True, deadline=None, max_examples=12, stateful_step_count=30),
+    )
