@@ -8,7 +8,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test bounds test-gpu integration vision cluster docs lint format wheel sbom bench-convert bench-cpu bench-gpu clean
+.PHONY: demo test bounds test-gpu integration vision cluster fuzz docs lint format wheel sbom bench-convert bench-cpu bench-gpu clean
 
 demo: .venv/demo/.stamp
 	.venv/demo/bin/gdsload demo $(ARGS)
@@ -44,6 +44,10 @@ vision: .venv/vision/.stamp
 # Conversions on Dask and Ray, as they come: clusters of two workers on this machine.
 cluster: .venv/cluster/.stamp
 	GDSLOAD_SUITE=cluster .venv/cluster/bin/python -m pytest -W default tests/cluster $(ARGS)
+
+# Random inputs for what reads strangers' bytes, in as many processes as there are targets, one after the other.
+fuzz: .venv/fuzz/.stamp
+	.venv/fuzz/bin/python -m tests.fuzz --runs 100000 $(ARGS)
 
 # The site, in dist/site. A warning is a failure: a link that leads nowhere, a name that is gone. Links to other sites
 # are tried by make docs ARGS="-b linkcheck", which needs the network.

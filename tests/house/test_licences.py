@@ -11,7 +11,7 @@ from tools.sbom import ALONE, EXTRAS, licence, required_by
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-DEVELOPERS = {"test", "docs", "lint", "integration", "vision", "cluster", "bench"}
+DEVELOPERS = {"test", "docs", "lint", "integration", "vision", "cluster", "fuzz", "bench"}
 
 
 def rows():
