@@ -280,7 +280,7 @@ def expect(sample: dict[str, Any], plain: list[PlainShard], number: int) -> None
 
 
 def expect_pixels(image: torch.Tensor, data: bytes) -> None:
-    """Compare an image of its own size with Pillow's; decoders of JPEGs differ in their arithmetic."""
+    """Compare an image that keeps its size with Pillow's; decoders of JPEGs differ in their arithmetic."""
     with Image.open(io.BytesIO(data)) as opened:
         codec, upright = opened.format, opened
         with suppress(SyntaxError):  # of an orientation that is none

@@ -86,7 +86,7 @@ def test_a_budget_for_some_of_the_shards(numbered):
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_a_consumer_that_changes_its_stream(numbered, shuffle):
-    """In mid-epoch, and in the middle of a group; each stream is behind, and nobody waits for it.
+    """In mid-epoch, and in the middle of a group; each stream is late, and nobody waits for it.
 
     What was queued before a batch was dropped still reads it: its memory is ordered on the consumer's stream.
     """
