@@ -1,13 +1,11 @@
 """Run the whole test suite on a machine with GPUs, and keep a record of the run.
 
     python tools/gpu_suite.py [--out PATH] [--processes N] [ARGS]   runs the suite; ARGS are for pytest
-    python tools/gpu_suite.py --again [--out PATH]                  runs what failed in it again, one by one
     python tools/gpu_suite.py --check [--out PATH]                  says whether the record is of this tree
 
 The record has the hash of all files of gdsload/, so that no commit has to be known where the tests run. Docstrings are
 left out: a run says nothing of them, and tests of help texts need no GPU. `--check` takes no record of a part of the
-suite, of failures, or of a machine that lacks hardware that tests need. Where many processes share a machine, a test
-may fail for that alone, or for a fault of the test: `--again` adds to the record that it passes, with this gdsload/.
+suite, of failures, or of a machine that lacks hardware that tests need.
 It needs the standard library and pytest, and is itself the plugin of pytest that counts.
 """
 
@@ -91,10 +89,7 @@ def refusal(record: Any, tree: str) -> str | None:
         return f"it is of a part of the suite: pytest got {shlex.join(map(str, record.get('arguments') or ['?']))}"
     if missing:
         return f"GDSLOAD_REQUIRE lacked {', '.join(missing)}: tests that need it may have been skipped"
-    bad, again = counts.get("failed", 0) + counts.get("errors", 0), record.get("again", {"status": 1})
-    if bad and again["status"] == 0 and again["counts"]["passed"] == bad:
-        return None
-    if bad:
+    if bad := counts.get("failed", 0) + counts.get("errors", 0):
         return f"{bad} tests failed"
     if not counts.get("passed"):
         return "no test has passed"
@@ -110,9 +105,6 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     )
     parser.add_argument("--check", action="store_true", help="whether the record is of this tree, and has no failures")
     parser.add_argument(
-        "--again", action="store_true", help="run the tests that failed in the record again, one by one"
-    )
-    parser.add_argument(
         "--out", type=Path, help=f"the record; {RECORD} by default, and no file for a part of the suite"
     )
     parser.add_argument("-n", "--processes", type=int, help="run the tests in so many processes, by pytest-xdist")
@@ -120,8 +112,6 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     rest = [argument for argument in rest if argument != "--"]
     if given.check:
         return _check(given.out or root / RECORD, root)
-    if given.again:
-        return _again(given.out or root / RECORD, root)
     rest += shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     out: Path | None = given.out or (None if rest else root / RECORD)
     record, status = _run(root, rest, given.processes)
@@ -150,19 +140,6 @@ def _check(path: Path, root: Path) -> int:
         why = f"it is no record of the suite: {type(error).__name__}: {error}"
     print(f"{path} does not say that the suite passes with this gdsload/: {why}.", file=sys.stderr)
     return 1
-
-
-def _again(path: Path, root: Path) -> int:
-    """Run the tests again that failed in a record of this tree, and add that to it; pytest's status."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if record["gdsload"] != tree_hash(root) or not record["failures"]:
-        print(f"{path} has no failure of this gdsload/.", file=sys.stderr)
-        return 1
-    found, status = _run(root, record["failures"], None)
-    if found is not None:
-        record["again"] = {name: found[name] for name in ("commit", "date", "status", "counts", "machine")}
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    return status
 
 
 def _run(root: Path, arguments: list[str], processes: int | None) -> tuple[dict[str, Any] | None, int]:

@@ -126,26 +126,11 @@ def test_a_whole_run_is_recorded_and_taken(tree, capfd, monkeypatch):
     assert gpu_suite.main(["--check"], tree) == 0
     (tree / "bad").touch()
     assert gpu_suite.main([], tree) == 1
-    assert json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))["commit"] == f"{head}-dirty"
+    record = json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))
+    assert record["commit"] == f"{head}-dirty"
+    assert record["failures"] == ["tests/test_some.py::test_good[1]", "tests/test_some.py::test_good[2]"]
     assert gpu_suite.main(["--check"], tree) == 1
     assert "2 tests failed" in capfd.readouterr().err
-
-
-def test_what_failed_may_pass_by_itself_with_the_same_package(tree, capfd, monkeypatch):
-    monkeypatch.setenv("GDSLOAD_REQUIRE", "cuda,cufile,two")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    (tree / "bad").touch()
-    assert gpu_suite.main([], tree) == 1
-    for again in (1, 0):
-        assert gpu_suite.main(["--again"], tree) == again
-        assert gpu_suite.main(["--check"], tree) == again
-        (tree / "bad").unlink(missing_ok=True)
-    record = json.loads((tree / gpu_suite.RECORD).read_text(encoding="utf-8"))
-    assert record["failures"] == ["tests/test_some.py::test_good[1]", "tests/test_some.py::test_good[2]"]
-    assert (record["counts"]["failed"], record["again"]["counts"]["passed"]) == (2, 2)
-    (tree / "gdsload/a/b.py").write_text("x = 2\n")
-    assert gpu_suite.main(["--again"], tree) == 1
-    assert "no failure of this gdsload/" in capfd.readouterr().err
 
 
 def test_a_part_is_recorded_where_that_is_asked_for_and_never_taken(tree, capfd, monkeypatch):
