@@ -22,6 +22,7 @@ class Published:
 
     Attributes:
         title: the benchmark, after "The access pattern of".
+        pattern: a sentence about it.
         source: where the rows are from, with dates.
         rows: the runs.
         wanted: what the benchmark asks of one accelerator; None if it asks for nothing.
@@ -29,6 +30,7 @@ class Published:
     """
 
     title: str
+    pattern: str
     source: str
     rows: tuple[Row, ...]
     wanted: Row | None
@@ -38,7 +40,8 @@ class Published:
 _NO_RESULT = "This is no result of MLPerf Storage: nothing was submitted or verified, and its rules were not followed."
 
 DLRM = Published(
-    "DLRM-B200: batches of 12 288, 0.375 ms of computation a step, 40 columns of 160 bytes in all",
+    "DLRM-B200",
+    "Batches of 12 288, 0.375 ms of computation a step, 40 columns of 160 bytes in all.",
     "mlcommons/storage: tests/DLRM_test_results.md (2026-04-26), docs/DLRM_NP_Scaling_Results.md (2026-05-12)",
     (
         Row("28 vCPU, local NVMe, page cache, 4 ranks, Parquet decoded", 388_921, "computing 0.48 % of the time"),
@@ -54,7 +57,8 @@ DLRM = Published(
     ),
 )
 UNET3D = Published(
-    "unet3d-B200: samples of 146.6 MB, 68 MB more or less, batches of 7, 0.162 s of computation a step, cold",
+    "unet3d-B200",
+    "Samples of 146.6 MB, 68 MB more or less, batches of 7, 0.162 s of computation a step, cold.",
     "mlcommons/storage_results_v3.0, closed, summary.json of each run; docs/UNet3D_NP_Scaling_Results.md",
     (
         Row("a slower shared host", 23.2, "3.40 GB/s, computing 53.7 % of the time"),
@@ -71,7 +75,8 @@ UNET3D = Published(
     ),
 )
 WINDOWS = Published(
-    "world-model windows: batches of 64, 4 frames of 224 x 224 x 3 bytes with 4 left out between two, 20 actions",
+    "world-model windows",
+    "Batches of 64, 4 frames of 224 x 224 x 3 bytes with 4 left out between two, 20 actions.",
     "galilai-group/stable-worldmodel#214 (2026-04), #230 (2026-05), scripts/benchmark/compare_h5_lance.py",
     (
         Row("HDF5, local, 8 workers", 1080, "11.9 GB"),

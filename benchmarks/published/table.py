@@ -33,10 +33,9 @@ def render(record: dict[str, Any]) -> str:
     parts = [f"{host}; torch {versions['torch']}; {run}.\n{compared}"]
     for case in record["cases"]:
         published = _PUBLISHED[case["name"]]
-        benchmark, _, pattern = published.title.partition(": ")
         parts += [
-            f"#### The access pattern of {benchmark}",
-            f"{pattern[0].upper()}{pattern[1:]}.",
+            f"#### The access pattern of {published.title}",
+            published.pattern,
             "\n".join(_ours(case)),
             "\n".join(_theirs(published)),
         ]
