@@ -49,7 +49,7 @@ def publish(
                     index = parse_index(file.read(), folder)
                 for entry in index.shards:
                     name = shard_name(len(entries))
-                    source = os.path.realpath(os.path.join(folder, entry.file))
+                    source = os.path.realpath(os.path.join(folder, entry.file), strict=True)  # no name for a link
                     _link(source, place.place(name, _turn(source, spread_over, len(entries))))
                     entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
             place.write_index(Index(stored.schema, tuple(entries), stored.packed, metadata or {}))

@@ -65,7 +65,8 @@ class Checked:
         self.check, self.bytes_by_path, self.tiers = inner.check, inner.bytes_by_path, inner.tiers
         self._stream = None if device is None else side_stream(device)
         self._digests: dict[int, list[NDArray[np.uint64]]] = {}  # of open shards, by column
-        self._damaged: dict[tuple[int, int, int], Problem] = {}  # by shard, column and number of the block
+        # By shard, column and number of the block. All stay: a batch of the bytes that differed may not be made yet.
+        self._damaged: dict[tuple[int, int, int], Problem] = {}
         self._asked_for: ShardAddresses | None = None  # those that are being compared, or were
         self._vouched_for: ShardAddresses | None = None  # those at which nothing differs
         self._closed = False
@@ -89,8 +90,10 @@ class Checked:
         try:
             landed = self._pool.run([compare]) if len(keys) else pending.completion
         except BaseException:
-            pending.completion.wait()
-            pending.release()
+            try:
+                pending.completion.wait()
+            finally:
+                pending.release()
             raise
         return replace(pending, addresses=origins[of_wanted] + wanted.offset, completion=landed)
 

@@ -241,6 +241,7 @@ class Progress:
             )
         if self._plan.seed is None:
             self.seed = state["seed"]
+            self._agreed = self._agreed and self.seed is not None  # the state of a loader that had drawn none yet
         self._cursor, self._newest, self._last = cursor, None, None
         self._resumed, self._begun = _Resumed(state, cursor, change_batch_size), None
         self._run, self._left = self._run + 1, left

@@ -96,6 +96,9 @@ def resolve(
     name, reason = _choose(shuffle, mean_sample_bytes, total_bytes)
     if name != "block":
         return OrderOptions(name, 0, 0, 1, reason)
+    if shuffle == "block" and samples and not total_bytes:
+        # A header of 100 bytes may promise so many of them that their blocks would take seconds to permute.
+        return OrderOptions("full", 0, 0, 1, f"{reason}, and samples without bytes are in no blocks")
     wanted = shuffle if isinstance(shuffle, BlockShuffle) else BlockShuffle()
     block, window, lanes = wanted.block, wanted.window, wanted.lanes
     mean = max(mean_sample_bytes, 1.0)

@@ -165,6 +165,7 @@ WORKS = {
     "convert shuffled": Work(
         source(table, drives), partial(convert_to, shuffle_seed=1, spread=("first", "second")), content
     ),
+    "convert spread": Work(source(table, drives), partial(convert_to, spread=("first", "second")), content),
     "load mapped": Work(old, partial(load, shuffle="full")),
     "load by calls": Work(old, partial(load, shuffle=BlockShuffle(), mmap=False)),
     "verify": Work(old, verify),

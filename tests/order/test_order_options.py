@@ -57,7 +57,7 @@ def test_sizes_of_a_block_shuffle(shuffle, samples, sample_bytes, block, window,
     assert (options.block, options.window, options.lanes) == (block, window, lanes)
 
 
-@given(st.integers(0, 10**9), st.floats(0, 2 * MIB))
+@given(st.integers(0, 10**9), st.floats(1, 2 * MIB))
 def test_default_windows_are_16_blocks_or_a_whole_lane(samples, sample_bytes):
     options = resolve("block", *facts(samples, sample_bytes))
     assert 1 <= options.lanes <= 8
@@ -77,6 +77,10 @@ def test_blocks_of_one_sample_are_a_full_shuffle(sample_bytes):
     assert "blocks of one sample are a full shuffle" in options.reason
     assert resolve("block", *facts(1000, 2 * MIB)).block == 2
     assert resolve(BlockShuffle(block=1), *facts(1000, sample_bytes)) == OrderOptions("block", 1, 16, 8)
+
+
+def test_samples_without_bytes_are_in_no_blocks():
+    assert [resolve(shuffle, *facts(10**11, 0)).shuffle for shuffle in ("block", True)] == ["full", "full"]
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])

@@ -17,6 +17,7 @@ from gdsload import DatasetExistsError, FileChangedError, FormatError, OptionErr
 from gdsload.shards import publish as publish_module
 from gdsload.shards.shard_folders import link_target, remove_shards
 from gdsload.tools.cli import main
+from tests.shards.failing_calls import failing
 
 FOLDER = re.compile(r"small\.gdsload-[0-9a-f]{12}")
 
@@ -190,6 +191,15 @@ def test_a_copy_that_has_the_inode_of_the_owner_is_none(spread, drives, expect, 
         patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_fsid=real(path).f_fsid + 1))
         remove_shards(str(spread))
     expect(ShardDataset(spread))
+    remove_shards(str(spread))
+    assert [on(drive) for drive in drives] == [None] * 3
+
+
+@pytest.mark.parametrize("call", ["lstat", "readlink", "scandir", "unlink", "rmdir"])
+def test_a_call_that_fails_leaves_nothing_for_ever(spread, drives, call):
+    for number in range(1, 4):
+        with failing(os, call, errno.EIO, first=number, last=number), pytest.raises(OSError, match="Input/output"):
+            remove_shards(str(spread))
     remove_shards(str(spread))
     assert [on(drive) for drive in drives] == [None] * 3
 

@@ -69,6 +69,7 @@ class VramTier(FileBackend):
             torch.cuda.synchronize(self.device)  # gathers from it may still be under way
             self._memory.clear()
         self.ready[:] = False
+        self.kept_bytes = 0
 
     close = give_back
 

@@ -362,7 +362,7 @@ class Filling(RuleBasedStateMachine):
             self.may_go.put(None)
         self.tier.close()
         status = self.tier.tiers()["vram"]
-        assert (self.memory, status.shards, alive()) == ({}, 0, [])
+        assert (self.memory, status.shards, status.held_bytes, alive()) == ({}, 0, 0, [])
 
 
 def test_a_tier_holds_what_is_read_from_it_within_its_budget_and_gives_all_back(open_tier, monkeypatch):
