@@ -84,6 +84,7 @@ def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = open_paths("/dev/null")
     for name in ("pipe", "link", ".", "/dev/null"):
         with pytest.raises(ReadError, match="it is no regular file"):
             open_regular(str(tmp_path / name))
@@ -94,6 +95,7 @@ def test_only_regular_files_are_opened(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="there is no such file"):
         open_regular(str(tmp_path / "none"))
     assert open_paths(tmp_path) == []
+    assert open_paths("/dev/null") == before
 
 
 def test_reads_may_come_in_pieces_and_end_with_the_file(tmp_path, monkeypatch):
