@@ -113,9 +113,9 @@ class Verify:
     Attributes:
         stored: ``"all"``: every stored byte that a batch is made of is compared with its checksum where it lands,
             whole blocks of 256 KiB, before it is decoded: by the GPU in its own memory, by the CPU in the host's.
-            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"sample"``: of
-            those blocks one in 16 is compared, the same ones in every epoch. `seed` says which; without one they are
-            those of seed 0. Bytes of other blocks are read as they are. ``"off"``: nothing is compared.
+            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"sample"``: one
+            block in 16 is compared, the same ones in every epoch. The loader's seed chooses them, or 0 if it has none;
+            reads of other blocks are not widened. ``"off"``: nothing is compared.
         on_corrupt: ``"raise"``: a batch with damaged samples is a `ChecksumError`, which names shard, field, bytes and
             samples; the next `next` goes on after it. ``"skip"``: such a batch is left out, and the log says why.
             The other batches stay as they are. Several ranks must make equally many steps, so they cannot skip any.

@@ -53,11 +53,11 @@ def opened(path):
 
 
 def damaged_blocks(backend):
-    """The blocks in which a difference was found, in any sample."""
+    """The problem of each block in which a difference was found."""
     try:
         backend.refuse(np.arange(SAMPLES), {})
     except ChecksumError as error:
-        return {(problem.file, problem.offset) for problem in error.problems}
+        return set(error.problems)
     return set()
 
 
@@ -87,29 +87,26 @@ def test_of_the_blocks_one_in_16_is_compared_and_each_seed_has_its_own(opened):
     plain, table = opened(HostBackend, mapped=False)
     table.ensure_open(np.arange(len(table.starts)))
     ends = table.begin["x"] + table.rows["x"] * ROW
-    spans = zip(table.begin["x"].tolist(), ends.tolist(), strict=True)
-    places = [(file, at, end) for file, (begin, end) in enumerate(spans) for at in range(begin, end, BLOCK_BYTES)]
-    sizes = {}
-    for file, at, end in places:
-        flip(source := table.files.sources[file].path, at)
-        sizes[source, at] = min(BLOCK_BYTES, end - at)
-    file, offset, _ = np.array(places).T
+    spans = enumerate(zip(table.begin["x"].tolist(), ends.tolist(), strict=True))
+    places = np.array([(file, at) for file, span in spans for at in range(*span, BLOCK_BYTES)])
+    for file, at in places.tolist():
+        flip(table.files.sources[file].path, at)
     chosen = []
     for seed in [*range(200), 3]:
         backend = Checked(plain.inner, table, ["x"], table.starts, None, seed)
         before = backend.bytes_by_path()["host"]
-        pending = backend.read(Extents(file, offset + 5, np.ones_like(file)))
+        pending = backend.read(Extents(places[:, 0], places[:, 1] + 5, np.ones(len(places), np.int64)))
         pending.completion.wait()
         pending.count()
         pending.release()
         backend.end()
         chosen.append(damaged_blocks(backend))
-        whole = sum(sizes[place] for place in chosen[-1])
-        assert backend.bytes_by_path()["host"] - before == whole + len(sizes) - len(chosen[-1])
+        widened = sum(problem.nbytes - 1 for problem in chosen[-1])
+        assert backend.bytes_by_path()["host"] - before == len(places) + widened
     assert chosen[3] == chosen.pop()
-    assert set.union(*chosen) == set(sizes)
-    assert 1 / 20 < sum(map(len, chosen)) / (len(chosen) * len(sizes)) < 1 / 13
-    assert len(set(map(frozenset, chosen))) > len(sizes)
+    assert len(set.union(*chosen)) == len(places)
+    assert 1 / 20 < sum(map(len, chosen)) / (len(chosen) * len(places)) < 1 / 13
+    assert len(set(map(frozenset, chosen))) > len(places)
 
 
 def test_bytes_that_change_after_they_were_read_are_told_from_a_damaged_file(opened, monkeypatch):
