@@ -68,9 +68,11 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
-        if plan.options.verify.stored == "all":
+        if (stored := plan.options.verify.stored) != "off":
             device = plan.device if plan.placement == "gpu" else None
-            tiered = replace(tiered, backend=Checked(tiered.backend, table, list(plan.form.columns), names, device))
+            sample = (plan.seed or 0) if stored == "sample" else None
+            checked = Checked(tiered.backend, table, list(plan.form.columns), names, device, sample)
+            tiered = replace(tiered, backend=checked)
         return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gdsload.errors import FormatError, OptionError
 from gdsload.system.units import counted, format_bytes
 from gdsload.system.version import __version__
-from gdsload.tools.cli.card_facts import Classes, FieldFacts, Lengths, cached_share, classes_of, field_facts
+from gdsload.tools.cli.card_facts import ROW, Classes, FieldFacts, Lengths, cached_share, classes_of, field_facts
 from gdsload.tools.cli.samples import Spread, drawn, metadata_lines, short
 from gdsload.tools.cli.sheet import as_picture, channels_first, picture_of, value_limits
 from gdsload.tools.cli.terminal import plain
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PICTURES, _SMALL, _LARGE, _LEAST = 24, 64, 192, 8
 """Number of images per field; the longer side in pixels up to which images are enlarged, and above which they are
-reduced; and the least shorter side of an image."""
+reduced (to half as many in the row of a class); and the least shorter side of an image."""
 _FIELDS_OF_PICTURES = 2
 _MOST_CLASSES = 40
 """The most classes that are shown; if there are more, only the largest and the smallest are."""
@@ -51,16 +51,17 @@ pre { overflow-x: auto; padding: .8rem 1rem; background: var(--box); border-radi
 .fields h3 { margin: 0; font-size: 1rem; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: 2.75rem; margin-top: .5rem; fill: var(--ours); }
 .ends { display: flex; justify-content: space-between; border-top: 1px solid var(--line); }
-.classes { width: 100%; border-collapse: collapse; }
-.classes th { width: 1%; min-width: 6rem; max-width: min(18rem, 40vw); padding: 0 .8rem 0 0; text-align: left;
+table { width: 100%; border-collapse: collapse; }
+th { width: 1%; min-width: 6rem; max-width: min(18rem, 40vw); padding: 0 .8rem 0 0; text-align: left;
   font-weight: 400; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .classes td:last-child { width: 1%; padding-left: .6rem; text-align: right; font-variant-numeric: tabular-nums; }
 .classes i { display: block; height: .8rem; background: var(--ours); border-radius: 2px; min-width: 1px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); gap: .8rem; }
 figure { margin: 0; min-width: 0; }
-figure img { display: block; width: 100%; height: 7rem; object-fit: contain; background: var(--box);
-  border-radius: 4px; }
-figure img.small { image-rendering: pixelated; }
+img { object-fit: contain; background: var(--box); border-radius: 4px; }
+img.small { image-rendering: pixelated; }
+figure img { display: block; width: 100%; height: 7rem; }
+td img { width: max(2.5rem, 11.5%); aspect-ratio: 1; margin: 0 1% .2rem 0; vertical-align: middle; }
 figcaption { color: var(--dim); font-size: .8rem; line-height: 1.3; max-height: 2.6em; overflow: hidden;
   overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line); }
@@ -80,6 +81,7 @@ def make_card(dataset: ShardDataset) -> str:
     lines = [*_head(dataset, name, cached), "<h2>Fields</h2>", *_fields(dataset, fields, classes, looked_at)]
     lines += _classes(classes) if classes else []
     for field in [one for one in dataset.schema if _has_pictures(dataset, one)][:_FIELDS_OF_PICTURES]:
+        lines += _rows(dataset, field, classes) if classes else []
         lines += _pictures(dataset, field)
     for one in fields:
         if one.texts:
@@ -200,16 +202,29 @@ def _classes(found: Classes) -> Iterator[str]:
     yield "</table>"
 
 
+def _rows(dataset: ShardDataset, field: str, classes: Classes) -> Iterator[str]:
+    found = _thumbnails(dataset, field, [number for _, numbers in classes.rows for number in numbers], _LARGE // 2)
+    if not found:
+        return
+    yield f"<h2>Images of each class: {_text(field)}</h2>"
+    shown, there = len(classes.rows), len(classes.counts)
+    which = "each class" if shown == there else f"each of the {shown} largest of {there} classes"
+    yield f'<p class="soft">Of up to {ROW} random samples of {which}.</p>'
+    yield "<table>"
+    for name, numbers in classes.rows:
+        images = "".join(found[number][0] for number in numbers if number in found)
+        yield f'<tr><th scope="row" title="{_text(name)}">{_text(name)}</th><td>{images}</td></tr>'
+    yield "</table>"
+
+
 def _pictures(dataset: ShardDataset, field: str) -> Iterator[str]:
-    found = list(_thumbnails(dataset, field))
+    found = _thumbnails(dataset, field, drawn(len(dataset), _PICTURES), _LARGE)
     if not found:
         return
     yield f"<h2>Images: {_text(field)}</h2>"
     yield f'<p class="soft">Of {_which(len(found), dataset)}.</p>'
     yield '<div class="pictures">'
-    for address, said, small in found:
-        of, text = ' class="small"' if small else "", _text(said)
-        yield f'<figure><img{of} src="{address}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    yield from (f"<figure>{image}<figcaption>{said}</figcaption></figure>" for image, said in found.values())
     yield "</div>"
 
 
@@ -242,32 +257,33 @@ def _has_pictures(dataset: ShardDataset, name: str) -> bool:
     return numbers and None not in sides and min(side or 0 for side in sides) >= _LEAST
 
 
-def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bool]]:
-    """The data address of the image of random samples, its caption, and whether to show it with visible pixels.
+def _thumbnails(dataset: ShardDataset, name: str, numbers: list[int], large: int) -> dict[int, tuple[str, str]]:
+    """The image of each of these samples, with a longer side of at most `large` pixels, and its caption, both as HTML.
 
     Without Pillow there are none.
     """
     try:
         from PIL import Image
     except ImportError:
-        return
-    found = []
-    for number in drawn(len(dataset), _PICTURES):
+        return {}
+    field, found = dataset.schema[name], {}
+    # Limits are of the same samples for all images of a field. An encoded image needs none.
+    some = [] if field.kind == "image" else dataset.read_batch(drawn(len(dataset), _PICTURES), fields=[name])[name]
+    limits = value_limits([*some])
+    for number in numbers:
         with suppress(FormatError):  # a damaged image is left out; `gdsload verify --deep` names it
-            found.append(picture_of(dataset, name, number))
-    first = channels_first(name, dataset.schema[name])
-    limits = value_limits([image for image, _ in found])
-    for image, said in found:
-        if image.numel():
-            picture = Image.fromarray(as_picture(image, limits, first=first))
-            yield _address(Image, picture), said, max(picture.size) <= _SMALL
+            image, said = picture_of(dataset, name, number)
+            if image.numel():
+                picture = Image.fromarray(as_picture(image, limits, first=channels_first(name, field)))
+                of, text = ' class="small"' if max(picture.size) <= _SMALL else "", _text(said)
+                found[number] = f'<img{of} src="{_address(Image, picture, large)}" alt="{text}" title="{text}">', text
+    return found
 
 
-def _address(pillow: Any, picture: Any) -> str:
-    """A picture, reduced, as an address: a JPEG if it is a photo, else a PNG."""
-    reduced = picture.copy()
-    reduced.thumbnail((_LARGE, _LARGE), pillow.Resampling.BOX)
+def _address(pillow: Any, picture: Any, large: int) -> str:
+    """Reduce a picture, and return it as an address: a JPEG if it is a photo, else a PNG."""
     kind = "jpeg" if picture.mode == "RGB" and max(picture.size) > _SMALL else "png"
+    picture.thumbnail((large, large), pillow.Resampling.BOX)
     stream = io.BytesIO()
-    reduced.save(stream, kind, quality=85)
+    picture.save(stream, kind, quality=85)
     return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"

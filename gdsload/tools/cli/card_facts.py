@@ -35,6 +35,8 @@ _EXACT = 20_000_000
 _PAGES = 1000
 _FIRST_TEXTS, _CHARACTERS = 3, 400
 _TOGETHER = 64
+_ROWS, ROW = 20, 8
+"""The most classes that have a row of samples, and the most samples in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,15 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a label field, in order of their numbers: the name and the number of samples of each."""
+    """The classes of a label field, in order of their numbers: the name and the number of samples of each.
+
+    `rows` has the names of the largest classes, and the numbers of random samples of each.
+    """
 
     name: str
     counts: tuple[tuple[str, int], ...]
     samples: int
+    rows: tuple[tuple[str, list[int]], ...]
 
 
 def field_facts(dataset: ShardDataset) -> tuple[list[FieldFacts], int]:
@@ -158,16 +164,19 @@ def classes_of(dataset: ShardDataset) -> Classes | None:
     if name is None or not len(dataset):
         return None
     if len(dataset) <= _EXACT:
-        labels = labels_of(dataset, name)
+        ids, labels = np.arange(len(dataset)), labels_of(dataset, name)
     else:
-        labels = dataset.read_batch(drawn(len(dataset), _EXACT // 100), fields=[name])[name].numpy().astype(np.int64)
+        ids = np.array(drawn(len(dataset), _EXACT // 100))
+        labels = dataset.read_batch(ids, fields=[name])[name].numpy().astype(np.int64)
     known = class_names(dataset.metadata).get(name, [])
     found = dict(zip(*(one.tolist() for one in np.unique(labels, return_counts=True)), strict=True))
     if not known and len(found) > len(labels) / 2:  # the numbers are not classes
         return None
-    numbers = [*range(len(known)), *(number for number in found if not 0 <= number < len(known))]
-    counts = ((known[one] if 0 <= one < len(known) else str(one), found.get(one, 0)) for one in numbers)
-    return Classes(name, tuple(counts), len(labels))
+    names = {one: known[one] if 0 <= one < len(known) else str(one) for one in (*range(len(known)), *found)}
+    counts = tuple((text, found.get(one, 0)) for one, text in names.items())
+    largest = sorted(found, key=lambda one: -found[one])[:_ROWS]
+    rows = ((names[one], drawn(ids[labels == one], ROW)) for one in sorted(largest))
+    return Classes(name, counts, len(labels), tuple(rows))
 
 
 def cached_share(dataset: ShardDataset) -> float | None:

@@ -177,11 +177,12 @@ def _cut(value: Any) -> str:
     return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
 
 
-def drawn(samples: int, count: int) -> list[int]:
-    """The sorted numbers of random samples."""
+def drawn(samples: int | NDArray[np.int64], count: int) -> list[int]:
+    """The sorted numbers of at most `count` random samples, of all that there are or of those with these numbers."""
     import numpy as np
 
-    found = np.random.default_rng(SEED).choice(samples, min(count, samples), replace=False)
+    there = samples if isinstance(samples, int) else len(samples)
+    found = np.random.default_rng(SEED).choice(samples, min(count, there), replace=False)
     return sorted(map(int, found))
 
 
@@ -229,5 +230,4 @@ def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0)
     labels = labels_of(dataset, name)
     classes = np.unique(labels)[:count]
     each = count // max(len(classes), 1)
-    members = (np.flatnonzero(labels == one) for one in classes)
-    return [int(of[place]) for of in members for place in drawn(len(of), each)]
+    return [number for one in classes for number in drawn(np.flatnonzero(labels == one), each)]
