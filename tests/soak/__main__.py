@@ -25,27 +25,19 @@ def damage(path: Path) -> None:
         shard.write_bytes(data)
 
 
-def collect(folder: Path, processes: list[Any]) -> dict[str, Any]:
-    """Wait for the processes, and add up what they have found."""
-    total: dict[str, Any] = {"wrong": 0, "descriptors": 0, "memory": 0}
-    counts: Counter[str] = Counter()
+def collect(folder: Path, processes: list[Any]) -> dict[str, int]:
+    """Wait for the processes, and add up what they have done."""
+    total: Counter[str] = Counter(wrong=0)
     for number, process in enumerate(processes):
         process.join()
-        path = folder / f"found-{number}.json"
-        if path.exists():
-            found = json.loads(path.read_text())
-        else:
-            doing = folder / f"doing-{number}.json"
-            at = doing.read_text() if doing.exists() else "before its first training"
-            found = {"wrong": f"process {number} ended with exit code {process.exitcode}: {at}"}
-        if found["wrong"]:
-            sys.stderr.write(found["wrong"] + "\n")
+        found = json.loads((folder / f"{number}.json").read_text())
+        if process.exitcode:
+            sys.stderr.write(f"process {number} ended with exit code {process.exitcode}, in {found['doing']}\n")
             total["wrong"] += 1
-        counts.update(found.get("counts", {}))
-        for name in ("descriptors", "memory"):
-            total[name] = max(total[name], found.get(name, 0))
-        total["backends"] = found.get("backends", total.get("backends"))
-    return {**counts, **total}
+        total.update(found["counts"])
+        for name in ("descriptors", "memory"):  # that one process has more at the end
+            total[name] = max(total[name], found[name])
+    return total
 
 
 def main() -> int:
@@ -57,7 +49,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--training", type=int, metavar="SEED", help="this one alone, to its end")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the samples of all datasets")
-    parser.add_argument("--folder", type=Path, help="where the datasets are put, for the time of the run")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     parser.add_argument("--break", dest="damage", action="store_true", help="damage all shards, which must be found")
     chosen = parser.parse_args()
@@ -69,7 +60,7 @@ def main() -> int:
     devices = chosen.devices.split(",") if chosen.devices else None
     devices = devices or [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="soak-", dir=chosen.folder) as name:
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         for kind in KINDS:
             if kind != "jpegs" or importlib.util.find_spec("PIL"):

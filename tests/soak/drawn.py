@@ -17,6 +17,22 @@ from tests.soak.formula import IMAGE, KINDS
 ON_HOST = ["auto", "host"]
 ON_GPU = ["auto", "bounce", "mapped", Bounce(pinned="2MiB", threads=3), Gds(compat=True), Gds("kvikio", compat=True)]
 
+LASTING: dict[str, list[Any]] = {
+    "tail": ["share", "pad", "drop"],
+    "with_index": [False, True],
+    "with_real": [False, False, True],
+}
+CHANGING: dict[str, list[Any]] = {
+    "verify": ["off", "off", "all"],
+    "ahead": [True] * 5 + [False],
+    "reuse_buffers": [False] * 5 + [True],
+    "mmap": [None],
+    "prefetch": ["1MiB", "16MiB", "128MiB"],
+    "arena": ["128MiB", "256MiB"],
+    "registered": [0, "20MiB", "1GiB"],
+    "vram": ["8MiB", "256MiB"],
+}
+
 
 def offered(folder: Path, device: torch.device) -> list[Any]:
     """The backends that give a batch on a device."""
@@ -39,13 +55,8 @@ def draw_options(random: Random, name: str) -> dict[str, Any]:
     if shuffle == "own blocks" or (shuffle == "block" and name == "pictures"):  # whose windows are large
         block = random.choice([4, 16])
         shuffle = BlockShuffle(block, block * random.randint(1, 4), random.choice([1, 3, 8]))
-    found = {
-        "shuffle": shuffle,
-        "seed": random.getrandbits(64),
-        "tail": random.choice(["share", "pad", "drop"]),
-        "with_index": random.random() < 0.5,
-        "with_real": random.random() < 0.3,
-    }
+    found = {option: random.choice(values) for option, values in LASTING.items()}
+    found |= {"shuffle": shuffle, "seed": random.getrandbits(64)}
     if name == "ragged":
         found["ragged"] = random.choice(["jagged", "offsets", "padded", "varlen"])
     if name == "jpegs":
@@ -66,19 +77,12 @@ def draw_way(random: Random, backends: list[Any], options: dict[str, Any], on_gp
     caches = ["pagecache", "none", *["auto", "vram", "vram"] * in_vram]
     if "decode" in options and not in_vram:
         caches.append("ram")
-    memory = Memory(
-        prefetch=random.choice(["1MiB", "16MiB", "128MiB"]),
-        arena=random.choice(["128MiB", "256MiB"]),
-        registered="1GiB" if backend == "mapped" else random.choice([0, "20MiB", "1GiB"]),
-        vram=random.choice(["8MiB", "256MiB"]),
-        ram="64MiB",
-    )
-    return {
-        "backend": backend,
-        "cache": random.choice(caches),
-        "mmap": random.choice([None, False]) if backend in ON_HOST else None,
-        "verify": random.choice(["off", "off", "all"]),
-        "ahead": random.random() < 0.85,
-        "reuse_buffers": "ragged" not in options and random.random() < 0.15,
-        "memory": memory,
-    }
+    found = {option: random.choice(values) for option, values in CHANGING.items()}
+    memory = {name: found.pop(name) for name in ("prefetch", "arena", "registered", "vram")}
+    if backend == "mapped":
+        memory["registered"] = "1GiB"  # with less, a batch may need more than may be registered
+    if "ragged" in options:
+        found["reuse_buffers"] = False
+    if backend in ON_HOST:
+        found["mmap"] = random.choice([None, False])
+    return {**found, "backend": backend, "cache": random.choice(caches), "memory": Memory(**memory, ram="64MiB")}

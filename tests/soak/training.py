@@ -32,7 +32,6 @@ class Training:
     """A training that follows from a seed.
 
     Attributes:
-        options: what has been drawn at first, to be shown.
         counts: what has been done.
     """
 
@@ -63,8 +62,12 @@ class Training:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" and random.random() < 0.3 else None
         self._found: list[tuple[tuple[Any, ...], torch.Tensor | int]] = []
         self._held: list[tuple[Any, ...]] = []
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that its loaders have now, and what else has been drawn."""
         shown = {"dataset": self._name, "length": self._length, "epochs": self._epochs, "ranks": self._world}
-        self.options = {**shown, "batch_size": self._batch, **self._options}
+        return {**shown, "batch_size": self._batch, **self._options}
 
     def run(self, until: float = float("inf")) -> None:
         """Train to the end, or until that time. Raises AssertionError if anything is wrong."""
@@ -138,6 +141,7 @@ class Training:
             assert batch is not None, f"no batch at epoch, step, rank {where}"
             self._compare(batch, ids, counted, where)
             self.counts["batches"] += 1
+            self.counts.update(f"batches of {name}={self._options[name]}" for name in ("backend", "cache", "verify"))
             self.counts["samples"] += len(ids)
             delivered.append(ids[counted.start : counted.stop])
             if not self._options["reuse_buffers"] and random.random() < 0.05:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import gc
 import json
 import os
 import time
-import traceback
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -19,8 +19,8 @@ from tests.pools import own_threads
 from tests.soak.drawn import offered
 from tests.soak.training import Training
 
-MOST_GROWTH = 2**30
-"""Bytes of memory that a process may take more at the end than after its first trainings."""
+MOST_DESCRIPTORS, MOST_MEMORY = 4, 2**30
+"""What a process may have open, and bytes that it may take, at the end more than after its first trainings."""
 
 
 def wait_until_free(device: torch.device) -> None:
@@ -41,46 +41,49 @@ def wait_until_free(device: torch.device) -> None:
 
 
 def in_use() -> tuple[int, int]:
-    """Open descriptors, and bytes of memory that are no file's."""
+    """Open descriptors, and bytes of memory that are no file's, without what malloc keeps for later."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return len(os.listdir("/proc/self/fd")), int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace) -> None:
-    """Run trainings until the time is over, and write down what came of them."""
+    """Run trainings until the time is over, and note in a file what is done; raises if anything is wrong."""
+    counts: Counter[str] = Counter()
+    grown = [0, 0]
+
+    def note(doing: object) -> None:
+        found = {"doing": repr(doing), "counts": counts, "descriptors": grown[0], "memory": grown[1]}
+        (folder / f"{number}.json").write_text(json.dumps(found))
+
+    note("the search for backends")
     faulthandler.enable()
     torch.set_num_threads(1)
     device = torch.device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backends = offered(folder, device)
+    seeds, before = Random(f"{chosen.seed} {number}"), in_use()
     until = time.monotonic() + chosen.seconds
-    seeds = Random(f"{chosen.seed} {number}")
-    counts: Counter[str] = Counter()
-    before = in_use()
-    wrong = ""
-    while not wrong and time.monotonic() < until:
+    while time.monotonic() < until:
         seed = seeds.getrandbits(48) if chosen.training is None else chosen.training
-        doing = {"training": seed, "device": device_name}
+        note({"training": seed})
+        training = Training(seed, folder, device, backends)
+        note({"training": seed, **training.options})
         try:
-            training = Training(seed, folder, device, backends)
-            doing["options"] = repr(training.options)
-            (folder / f"doing-{number}.json").write_text(json.dumps(doing))  # for the parent, if this process hangs
             training.run(until if chosen.training is None else float("inf"))
-            counts += training.counts
-            counts["trainings"] += 1
-            del training
-            wait_until_free(device)
-            faulthandler.cancel_dump_traceback_later()
         except Exception:
-            wrong = f"{doing}\n{traceback.format_exc()}"
-        if counts["trainings"] == 3:
-            before = in_use()
+            note({"training": seed, **training.options})  # which may be others after a resume
+            raise
+        counts += training.counts
+        counts["trainings"] += 1
+        del training
+        wait_until_free(device)
+        faulthandler.cancel_dump_traceback_later()
+        before = in_use() if counts["trainings"] == 3 else before
         if chosen.training is not None:
             break
-    descriptors, memory = (now - then for now, then in zip(in_use(), before, strict=True))
-    if not wrong and (descriptors > 4 or memory > MOST_GROWTH):
-        wrong = f"{descriptors} descriptors and {memory} bytes of memory more than after the first trainings"
-    found = {"counts": counts, "wrong": wrong, "descriptors": descriptors, "memory": memory}
-    found["backends"] = [repr(backend) for backend in backends]
-    (folder / f"found-{number}.json").write_text(json.dumps(found))
+    grown = [now - then for now, then in zip(in_use(), before, strict=True)]
+    note("the end")
+    assert grown[0] <= MOST_DESCRIPTORS, f"{grown[0]} descriptors more than after the first trainings"
+    assert grown[1] <= MOST_MEMORY, f"{grown[1]} bytes of memory more than after the first trainings"
