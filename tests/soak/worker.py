@@ -19,6 +19,7 @@ from tests.pools import own_threads
 from tests.soak.drawn import offered
 from tests.soak.training import Training
 
+MOST_GPU_MEMORY = 6 * 2**30
 MOST_DESCRIPTORS, MOST_MEMORY = 4, 2**30
 """What a process may have open, and bytes that it may take, at the end more than after its first trainings."""
 
@@ -62,6 +63,8 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
     device = torch.device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        share = MOST_GPU_MEMORY / torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0))  # other processes need some, too
     backends = offered(folder, device)
     seeds, before = Random(f"{chosen.seed} {number}"), in_use()
     until = time.monotonic() + chosen.seconds
