@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--devices", help="such as cuda:0,cuda:1; default: all GPUs, or the CPU")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--training", type=int, metavar="SEED", help="this one alone, to its end")
+    parser.add_argument("--training", type=int, nargs="+", metavar="SEED", help="these, each to its end, and no others")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the samples of all datasets")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     parser.add_argument("--break", dest="damage", action="store_true", help="damage all shards, which must be found")

@@ -20,12 +20,10 @@ from tests.order.quality import batch_ids
 from tests.soak.drawn import draw_options, draw_way
 from tests.soak.formula import KINDS, differences
 
-HUNG_S = 60
 
-
-def watch() -> None:
-    """End the process with the stacks of its threads if it does not call this again soon."""
-    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+def watch(seconds: int = 60) -> None:
+    """End the process with the stacks of its threads unless this is called again within some seconds."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 class Training:
@@ -42,7 +40,7 @@ class Training:
         self._name = random.choice([name for name in KINDS if (folder / name).exists()])
         dataset: Any = ShardDataset(folder / self._name)
         ends = np.cumsum([shard.samples for shard in dataset.shards])
-        self._sample_bytes = sum(shard.bytes for shard in dataset.shards) // len(dataset)
+        self._sample_bytes = sum(shard.bytes for shard in dataset.shards) // len(dataset)  # as they are stored
         self._starts, self._length = np.arange(len(dataset)), 0
         if self._name == "tokens":
             self._length = random.choice([1, 16, 64])
@@ -130,9 +128,9 @@ class Training:
         self, loaders: list[DataLoader], iterators: list[Any], order: Order, at: tuple[int, int]
     ) -> list[np.ndarray]:
         """One batch of each rank, in any order of them; returns the samples that count."""
+        watch()
         random, delivered = self._random, []
         for rank in random.sample(range(self._world), self._world):
-            watch()
             schedule = self._schedule(loaders[rank], rank)
             ids = batch_ids(order, schedule, at[1])
             counted = schedule.counted(at[1], len(ids))
@@ -174,7 +172,7 @@ class Training:
             place = torch.arange(len(ids), device=batch["real"].device)
             found["real"] = (batch["real"] != ((place >= counted.start) & (place < counted.stop))).sum()
         self._found += [((name, *where), count) for name, count in found.items()]
-        self.counts["bytes"] += self._sample_bytes * len(ids)
+        self.counts["bytes"] += self._sample_bytes * stored.numel()
 
     def _look_back(self, keep: int) -> None:
         """Compare batches that have been held since, all but some of them."""
@@ -189,7 +187,7 @@ class Training:
         read = iter(torch.stack(on_device).tolist() if on_device else ())
         wrong = [(at, next(read) if isinstance(count, torch.Tensor) else count) for at, count in found]
         wrong = [(at, count) for at, count in wrong if count]
-        assert not wrong, f"{len(wrong)} fields of batches differ; field, epoch, step, rank and bytes: {wrong[:9]}"
+        assert not wrong, f"batches differ; field, epoch, step, rank and bytes of {len(wrong)}: {wrong[:9]}"
 
     def _stop(self, loaders: list[DataLoader], iterators: list[Any], position: int) -> int:
         """Stop and resume, in new loaders or the same ones; returns the step that comes next."""

@@ -17,7 +17,7 @@ import torch
 
 from tests.pools import own_threads
 from tests.soak.drawn import offered
-from tests.soak.training import Training
+from tests.soak.training import Training, watch
 
 MOST_GPU_MEMORY = 6 * 2**30
 MOST_DESCRIPTORS, MOST_MEMORY = 4, 2**30
@@ -59,6 +59,7 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
 
     note("the search for backends")
     faulthandler.enable()
+    watch(240)  # cuFile is probed, at the same time by all processes
     torch.set_num_threads(1)
     device = torch.device(device_name)
     if device.type == "cuda":
@@ -66,15 +67,19 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
         share = MOST_GPU_MEMORY / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0))  # other processes need some, too
     backends = offered(folder, device)
-    seeds, before = Random(f"{chosen.seed} {number}"), in_use()
-    until = time.monotonic() + chosen.seconds
-    while time.monotonic() < until:
-        seed = seeds.getrandbits(48) if chosen.training is None else chosen.training
+    gc.collect()
+    gc.freeze()  # what has been imported is not looked through after each training
+    random, before = Random(f"{chosen.seed} {number}"), in_use()
+    until = time.monotonic() + (float("inf") if chosen.training else chosen.seconds)
+    for seed in chosen.training or iter(lambda: random.getrandbits(48), None):
+        if time.monotonic() > until:
+            break
         note({"training": seed})
+        watch()
         training = Training(seed, folder, device, backends)
         note({"training": seed, **training.options})
         try:
-            training.run(until if chosen.training is None else float("inf"))
+            training.run(until)
         except Exception:
             note({"training": seed, **training.options})  # which may be others after a resume
             raise
@@ -82,10 +87,8 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
         counts["trainings"] += 1
         del training
         wait_until_free(device)
-        faulthandler.cancel_dump_traceback_later()
         before = in_use() if counts["trainings"] == 3 else before
-        if chosen.training is not None:
-            break
+    faulthandler.cancel_dump_traceback_later()
     grown = [now - then for now, then in zip(in_use(), before, strict=True)]
     note("the end")
     assert grown[0] <= MOST_DESCRIPTORS, f"{grown[0]} descriptors more than after the first trainings"
