@@ -23,7 +23,7 @@ LASTING: dict[str, list[Any]] = {
     "with_real": [False, False, True],
 }
 CHANGING: dict[str, list[Any]] = {
-    "verify": ["off", "off", "all"],
+    "verify": ["off", "sample", "all"],
     "ahead": [True] * 5 + [False],
     "reuse_buffers": [False] * 5 + [True],
     "mmap": [None],

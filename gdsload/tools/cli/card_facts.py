@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SAMPLES, _BYTES = 2000, 16 * 2**20
 """The most samples whose values are read, and their most bytes, so that a card of a large dataset takes seconds."""
-_EXACT = 20_000_000
+MOST_EXACT = 20_000_000
 """The most samples of which all labels and lengths are read, 8 bytes each."""
 _PAGES = 1000
 _FIRST_TEXTS, _CHARACTERS = 3, 400
@@ -110,7 +110,7 @@ def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
     field, samples = dataset.schema[name], len(dataset)
     if field.kind == "fixed":
         return FieldFacts(name, field, field.row_bytes * samples, spread_of(found))
-    if samples <= _EXACT:
+    if samples <= MOST_EXACT:
         lengths = dataset.lengths(name).numpy()
     elif field.is_string:
         lengths = np.array([len(one.encode() if isinstance(one, str) else one) for one in found], np.int64)
@@ -163,10 +163,10 @@ def classes_of(dataset: ShardDataset) -> Classes | None:
     name = label_field(dataset)
     if name is None or not len(dataset):
         return None
-    if len(dataset) <= _EXACT:
+    if len(dataset) <= MOST_EXACT:
         ids, labels = np.arange(len(dataset)), labels_of(dataset, name)
     else:
-        ids = np.array(drawn(len(dataset), _EXACT // 100))
+        ids = np.array(drawn(len(dataset), MOST_EXACT // 100))
         labels = dataset.read_batch(ids, fields=[name])[name].numpy().astype(np.int64)
     known = class_names(dataset.metadata).get(name, [])
     found = dict(zip(*(one.tolist() for one in np.unique(labels, return_counts=True)), strict=True))
