@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -151,9 +151,13 @@ def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> Op
     """The backend, with a tier in VRAM before it if the plan has one."""
     if not plan.in_vram:
         return opened
-    nbytes = _vram_bytes(plan)
-    span = partial(table.span, names=plan.form.columns)
-    tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
+    held = weakref.proxy(table)  # a loader that is dropped closes its backend when nothing holds the table any more
+
+    def span(file: int) -> tuple[int, int]:
+        found: tuple[int, int] = held.span(file, plan.form.columns)
+        return found
+
+    tier = VramTier(table.files, plan.device, span=span, vram_bytes=_vram_bytes(plan))
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)
 
     def account() -> str:
