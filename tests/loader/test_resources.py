@@ -31,9 +31,8 @@ def test_shards_in_memory_are_registered_beside_the_budget_for_others(plain, mon
     monkeypatch.setattr(resources, "choose", choose)
     monkeypatch.setattr(resources, "default_register_bytes", lambda: 1000)
     monkeypatch.setattr(resources, "bytes_in_memory", lambda sources: 234 * len(sources))
-    with DataLoader(plain, 1, memory=Memory(registered=register_bytes)) as loader:
-        with pytest.raises(ChosenError) as raised:
-            opened_with(loader, registers_by_default=register_bytes is None)
+    with DataLoader(plain, 1, memory=Memory(registered=register_bytes)) as loader, pytest.raises(ChosenError) as raised:
+        opened_with(loader, registers_by_default=register_bytes is None)
     assert raised.value.args == (expected,)
 
 
