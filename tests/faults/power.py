@@ -98,11 +98,11 @@ class Recording:
             self.first[number] = path.read_bytes()
         else:
             self.inodes[path.stat().st_ino] = number
-            names = [name for name in os.listdir(path) if path / name != self.root / SOURCE]
-            self.first[number] = {}
-            for name in names:
-                self.first[number][name] = len(self.first)
-                self._read(path / name, self.first[number][name])
+            found = self.first[number] = {}
+            for name in os.listdir(path):
+                if path / name != self.root / SOURCE:  # which stays as it is, with its times
+                    found[name] = len(self.first)
+                    self._read(path / name, found[name])
 
     def note(self, call: str, value: int, data: bytes, a: str, b: str) -> None:
         """Take in a call: its number or offset, the bytes written, and its paths."""
@@ -156,14 +156,12 @@ class Recording:
             chosen += [(f"{kind} {place} alone", {place}), (f"all but {kind} {place}", loose - {place})]
         chosen += [(f"part {number}", {place for place in loose if draw.random() < 0.5}) for number in range(RANDOM)]
         for which, there in (*chosen, *_in_order(changes, loose, draw)):
-            yield (
-                which,
-                [
-                    change.torn(draw) if place in there and which not in ("none", "all") else change
-                    for place, change in enumerate(changes)
-                    if place in there or place not in loose
-                ],
-            )
+            found = [
+                change.torn(draw) if place in there and which not in ("none", "all") else change
+                for place, change in enumerate(changes)
+                if place in there or place not in loose
+            ]
+            yield which, found
 
     def put(self, changes: list[Change]) -> None:
         """Make the folder what it is on a disk with these changes."""
@@ -229,7 +227,7 @@ def recorded(root: Path, work: Work, notes: Path) -> Recording:
 
 
 def power(folder: Path, names: list[str], share: float, seed: int) -> dict[str, int]:
-    """All cuts of some works, or a share of them; prints what is wrong, returns counts."""
+    """All cuts of some works, or a share of them and the last one; prints what is wrong, returns counts."""
     draw, root = random.Random(seed), folder / "root"
     counts = {"calls": 0, "trials": 0, "old": 0, "new": 0, "wrong": 0}
     for name in names:
@@ -244,7 +242,7 @@ def power(folder: Path, names: list[str], share: float, seed: int) -> dict[str, 
         for cut in range(calls + 1):
             allowed = [after] if cut == calls else [before, after]
             for which, changes in made.parts(cut, draw):
-                if draw.random() < share:
+                if cut == calls or draw.random() < share:
                     made.put(changes)
                     wrong = look(work, root, allowed, after, counts)
                     tidy = which.startswith(("in order", "all but new name"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import ctypes
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -74,6 +77,19 @@ def nothing(root: Path) -> None:
 
 def old(root: Path) -> None:
     write_small(root / "out")
+
+
+def write_aside(root: Path, again: bool) -> None:
+    """Replace a dataset as where the file system cannot exchange two folders."""
+    with mock.patch("gdsload.shards.publish.renameat2", return_value=-1):
+        ctypes.set_errno(errno.ENOSYS)
+        write(root, again, overwrite=True)
+
+
+def content_aside(root: Path) -> list[Any] | None:
+    """As `content`; the one that was moved aside, which the next writer moves back, if there is no other."""
+    (aside, *_) = [*root.glob(".out.gdsload-*.old"), root / "out"]
+    return content(root) or seen_in(aside)
 
 
 def drives(root: Path) -> None:
@@ -192,6 +208,7 @@ _KEPT = ("write", "overwrite", "spread", "convert arrays", "convert csv over", "
 POWER = {f"power {name}": WORKS[name] for name in _KEPT} | {
     "power write deep": Work(nothing, partial(write, out="a/b/out"), partial(content, out="a/b/out")),
     "power convert deep": Work(source(arrays), partial(convert_to, out="a/b/out"), partial(content, out="a/b/out")),
+    "power overwrite aside": Work(old, write_aside, content_aside),
     "power spread over": Work(spread_old, partial(write, spread=DRIVES, overwrite=True), content),
 }
 """Works that power is lost in."""
