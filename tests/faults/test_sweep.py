@@ -39,7 +39,7 @@ def test_a_call_that_fails_loses_nothing():
 
 @needs_compiler
 def test_power_that_is_lost_loses_no_dataset():
-    counts = swept(0.1, "power write deep", "power spread over", "power convert spread")
+    counts = swept(0.05, "power write deep", "power spread over", "power convert spread")
     assert counts["old"] > 10
     assert counts["new"] > 10
 
