@@ -26,8 +26,9 @@ from typing import Any
 from gdsload.conversion.reasons import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
+from gdsload.shards.durable import fsync_path, make_folders
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, remove_interrupted, strangers
+from gdsload.shards.publish import remove_interrupted, strangers
 from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import close, is_there, naming, read_error, write_error
 from gdsload.system.file_locks import lock_file
@@ -84,7 +85,7 @@ class StagingFolder:
         with naming(write_error, "nothing can be written there", self.folder):
             if is_there(self.folder):
                 self._check_contents()
-            os.makedirs(self.folder, exist_ok=True)
+            make_folders(self.folder)
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         try:
             self._take_lock()
@@ -128,6 +129,7 @@ class StagingFolder:
             lock_file(self._lock, wait=False)  # a file system without locks cannot tell of another conversion
             # The conversion that held it until now may have finished, and have removed it.
             if os.path.samestat(os.stat(self._path(_LOCK)), os.fstat(self._lock)):
+                fsync_path(self.folder)  # before there is more in it, which without a lock is taken for another's
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
@@ -164,6 +166,8 @@ class StagingFolder:
                 remove_interrupted(path, self.folder)
             elif name != _LOCK:
                 os.unlink(path)
+            if name == _PLAN:
+                fsync_path(self.folder)  # a plan that came back after a power failure would promise parts that are gone
 
     @property
     def planned(self) -> tuple[Schema, list[tuple[Part, ...]]] | None:
@@ -202,6 +206,7 @@ class StagingFolder:
             with suppress(OSError):
                 if remove or (self.planned is None and not self._finished_count()):
                     self._clear()
+                    fsync_path(self.folder)  # what came back without its lock would be taken for another's
                     os.unlink(self._path(_LOCK))
                     os.rmdir(self.folder)
         finally:  # also if Ctrl-C ends it: this process could not take the lock again
