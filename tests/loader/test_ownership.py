@@ -5,7 +5,6 @@ import io
 import itertools
 import os
 import random
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import gdsload
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.testing import fingerprint
 from tests.loader.taking import BLOCK
+from tests.page_cache import open_paths
 
 OTHERS = {"x": gdsload.Field("float32", (2,)), "r": gdsload.Field("float32", (None, 2))}
 
@@ -183,10 +183,10 @@ class TestMemoryIsBounded:
             next(iter(loader))
             del loader
             # Threads of a loader that was dropped a moment ago may still be on their way out.
-            soon(lambda: max(len(mappings(large)), len(descriptors(large))) <= 4 * 4)
+            soon(lambda: max(len(mappings(large)), len(open_paths(large))) <= 4 * 4)
             marks.append(self.anonymous())
         assert max(marks[5:]) - max(marks[:5]) < 8 * 2**20
-        soon(lambda: mappings(large) == descriptors(large) == [])
+        soon(lambda: mappings(large) == open_paths(large) == [])
 
     def test_after_close_nothing_is_mapped_or_open(self, load, large):
         loader = load(large, 8)
@@ -195,7 +195,7 @@ class TestMemoryIsBounded:
         assert mappings(large)
         loader.close()
         assert mappings(large) == []
-        assert descriptors(large) == []
+        assert open_paths(large) == []
         assert batch["x"].unique().tolist() == [0]
 
     def test_memory_of_batches_is_used_again(self, load, large):
@@ -208,11 +208,3 @@ class TestMemoryIsBounded:
 def mappings(folder):
     with open("/proc/self/maps", encoding="utf-8") as file:
         return [line for line in file if str(folder) in line]
-
-
-def descriptors(folder):
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # closed by another thread meanwhile
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return [target for target in found if target.startswith(str(folder))]

@@ -101,7 +101,7 @@ def test_what_fails_says_why_and_descriptors_are_given_back(opened, monkeypatch,
             reads.read(0, count, addresses)
         reads.close()
     files.close()
-    assert not open_paths() & {source.path for source in files.sources}
+    assert not {*open_paths()} & {source.path for source in files.sources}
 
 
 @pytest.mark.parametrize("count", [1, 40])

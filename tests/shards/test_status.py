@@ -4,7 +4,6 @@ import errno
 import math
 import os
 import resource
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from safetensors.numpy import save_file
 
 import gdsload
 from gdsload.errors import DatasetNotFoundError, GdsloadError, ReadError
+from tests.page_cache import open_paths
 from tests.shards.failing_calls import failing
 
 
@@ -44,14 +44,6 @@ def descriptors():
     return os.listdir("/proc/self/fd")
 
 
-def left_open(path):
-    found = []
-    for fd in descriptors():
-        with suppress(OSError):  # that of the list itself
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return [name for name in found if name.startswith(str(path))]
-
-
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("for_good", [False, True])
@@ -69,7 +61,7 @@ def test_a_status_that_the_system_does_not_give_is_an_error_of_gdsloads(dataset,
         if len(calls) < number:
             break
     assert raised
-    assert left_open(dataset) == []
+    assert open_paths(dataset) == []
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])

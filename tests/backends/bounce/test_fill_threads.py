@@ -270,10 +270,10 @@ def test_descriptors_that_threads_keep_are_given_back(sites):
     for one in site.whole[:4]:
         site.read(extents_of([one]))[2].wait()
     paths = {os.path.realpath(source.path) for source in site.files.sources}
-    assert open_paths() & paths
+    assert {*open_paths()} & paths
     site.fill.close()
     site.files.close()  # which leaves open what somebody uses
-    assert not open_paths() & paths
+    assert not {*open_paths()} & paths
 
 
 class TestResidentRows:
