@@ -2,12 +2,16 @@
 
 import csv
 import html
+import resource
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import gdsload
+from gdsload.errors import ReadError
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
 from gdsload.tools.cli import Terminated
@@ -216,3 +220,28 @@ def test_bars_have_other_characters_where_there_are_no_blocks(dataset, command, 
     command(dataset)
     assert "####" in terminal.text
     assert "?" not in terminal.text.partition("COLD")[2].partition("bytes by path")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [12, 20])
+def test_too_few_open_files_are_one_error(dataset, limit):
+    """The processes of torch's loader would print tracebacks, or end in an error of torch's."""
+    words = [sys.executable, "-m", "gdsload", "bench", str(dataset), "--device", "cpu", "--workers", "1"]
+    found = subprocess.run(
+        [*words, "--turns", "1", "--seconds", "0.05"], capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )  # fmt: skip
+    said = [line for line in found.stderr.splitlines() if not line.startswith("plan")]
+    assert found.returncode == 2, found.stderr
+    assert [line.partition(":")[0] for line in said] == ["error", "hint"]
+    assert "ulimit -n" in said[1]
+
+
+def test_what_torch_says_of_too_many_open_files_is_an_error_of_ours(dataset, monkeypatch):
+    def fails(_self):
+        raise RuntimeError("Too many open files. Communication with the workers is no longer possible.")
+
+    monkeypatch.setattr("torch.utils.data.DataLoader.__iter__", fails)
+    row = rows.TorchRow(bench.make_plan(str(dataset), device="cpu", workers=1))
+    with pytest.raises(ReadError, match="ulimit -n"):
+        next(row.epoch(0))

@@ -1,6 +1,7 @@
 """Errors as commands show them."""
 
 import ast
+import errno
 import re
 from functools import cache
 from pathlib import Path
@@ -136,3 +137,15 @@ def texts_in(call):
             yield "".join(str(one.value) if isinstance(one, ast.Constant) else "..." for one in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def test_what_the_system_refuses_in_a_command_is_one_error(cli, monkeypatch):
+    """Of a library, too, which knows nothing of our errors."""
+
+    def fails(_chosen):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("gdsload.tools.cli.verify._run", fails)
+    said = cli("verify", "shards", code=1)
+    assert [line.partition(":")[0] for line in said.err.splitlines()] == ["error", "hint"]
+    assert "ulimit -n" in said.err
