@@ -77,9 +77,8 @@ class ZarrSource(FieldChoice, FileSource):
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
         files = self.all_files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
-        most = _CHUNKS + _CHUNKS_OF_FILE * len(files)
         for name, array in arrays.items():
-            if (promised := _chunks(array)) > most:
+            if (promised := _chunks(array)) > _CHUNKS + _CHUNKS_OF_FILE * len(files):
                 raise FormatError(
                     f"array {name!r} promises {promised} chunks, but the store has {len(files)} files",
                     file=self.path,
@@ -171,10 +170,8 @@ def _check(name: str, array: Any, file: str) -> None:
 
 def _chunks(array: Any) -> int:
     """How many chunks an array has, or shards if it has those: each is a file. Dimensions of no length count, too."""
-    shape = getattr(array, "shards", None) or array.chunks
-    return math.prod(
-        max(-(-int(length) // max(int(chunk), 1)), 1) for length, chunk in zip(array.shape, shape, strict=True)
-    )
+    sides = zip(array.shape, getattr(array, "shards", None) or array.chunks, strict=True)
+    return math.prod(max(-(-int(length) // max(int(side), 1)), 1) for length, side in sides)
 
 
 def _row_bytes(arrays: dict[str, Any]) -> int:

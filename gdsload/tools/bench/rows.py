@@ -30,8 +30,7 @@ from gdsload.tools.bench.by_hand import Column, StoredRows, runs
 _PROBE_S = 10.0
 """Seconds that cuFile's probe may take: until then `auto` reads another way."""
 _PREFETCH = 2
-_LEAST_FILES, _FILES_OF_WORKER = 24, 4
-"""Files that are open in this process at least, and for each worker of torch's loader."""
+_LEAST_FILES, _FILES_OF_WORKER = 24, 4  # open files of this process, and those for each worker of torch's loader
 _LESS = "Raise the limit of open files, `ulimit -n`, or pass a smaller `workers`."
 _KVIKIO_AHEAD = 4
 """Batches that kvikio reads beside the one that is waited for."""
@@ -233,7 +232,9 @@ class TorchRow(Row):
         # A fork may copy locks that other threads hold, and CUDA does not survive one.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        _check_descriptors(plan.workers)
+        limit, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], _LEAST_FILES + _FILES_OF_WORKER * plan.workers
+        if 0 <= limit < needed:  # the workers would print tracebacks
+            raise OptionError(f"torch's loader needs {needed} open files, and the limit is {limit}", remedy=_LESS)
         _start_servers()
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             cast("torch.utils.data.Dataset[Any]", StoredRows(plan.path, shared=True)),
@@ -372,13 +373,6 @@ def _copied(batch: Batch, device: torch.device) -> Batch:
 
 def _as_is(batch: Any) -> Any:
     return batch
-
-
-def _check_descriptors(workers: int) -> None:
-    """Refuse a limit of open files that torch's loader cannot begin with, as its processes would print tracebacks."""
-    limit, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], _LEAST_FILES + _FILES_OF_WORKER * workers
-    if 0 <= limit < needed:
-        raise OptionError(f"{workers} workers need {needed} open files, and the limit is {limit}", remedy=_LESS)
 
 
 def _start_servers() -> None:
