@@ -28,7 +28,10 @@ def looked_over(
     source: Source, schema: Schema | None, options: ConvertOptions
 ) -> tuple[Source, Schema, list[Part], tuple[str, ...]]:
     """The source, with what the look has shown to it; its schema; parts, with about their bytes; notes for users."""
-    parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
+    try:
+        parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
+    except FormatError as error:
+        raise error.within(path_of(source) or source.kind) from error.__cause__
     schema = schema_of(source, parts, options) if schema is None else schema
     packed_by(schema, options.pack_fields)  # refuses, before anything is written, what no writer could
     return source, schema, sized(source, parts, schema, options), notes_of(source)

@@ -59,7 +59,9 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
                 f"names the folder {named}", option="spread_over", file=folder, remedy="Name each drive once."
             )
         if f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/"):
-            raise OptionError("names a folder of the dataset itself", option="spread_over", file=folder)
+            raise OptionError(
+                "names a folder of the dataset itself", option="spread_over", file=folder, remedy="Name another."
+            )
         found[identity] = folder
     return list(found.values())
 

@@ -24,6 +24,7 @@ _REMEDIES = {
     **dict.fromkeys(_FULL, "Free some space, or write elsewhere."),
     errno.EFBIG: "Pass a smaller `shard_bytes`: the file system or the process (ulimit -f) allows no file as large.",
     errno.ENAMETOOLONG: "Use a shorter path.",
+    errno.ENXIO: "Start what reads it first, or name a file.",
     errno.ENOMEM: "End other programs, raise the process's limit (ulimit -v), or work with less at once.",
     errno.EROFS: "Make its drive writable again. A drive that fails is made read-only by the system: dmesg says so.",
 }

@@ -85,9 +85,10 @@ class NpzArchive:
     def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Some of its arrays, by name."""
         with self._lock, zipfile.ZipFile(self._file) as archive:
+            there = set(archive.namelist())
             for name in names:
                 if name not in self._read:
-                    if f"{name}.npy" not in archive.namelist():
+                    if f"{name}.npy" not in there:
                         raise ValueError(f"member {name!r:.100} is no array")
                     self._read[name] = decode_npy(archive.read(f"{name}.npy"))
             return {name: self._read[name] for name in names}

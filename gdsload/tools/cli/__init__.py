@@ -17,6 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from gdsload.errors import GdsloadError, OptionError
+from gdsload.shards.status import naming, read_error
 from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
@@ -107,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             if parser is whole or extras:
                 parser.refuse(extras)
-            code: int = chosen.run(chosen)
+            with naming(read_error, "the command cannot go on", ""):
+                code: int = chosen.run(chosen)
     except GdsloadError as error:
         show_fault(error, _names(parser))
         return 2 if isinstance(error, OptionError) else 1

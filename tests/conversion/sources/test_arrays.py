@@ -230,3 +230,20 @@ def test_a_process_that_is_forked_meanwhile_can_have_them_parsed(uses, monkeypat
         assert begun.wait(20)
     assert ends_in_a_child(lambda: uses[0]() is not None or os._exit(2))
     thread.join(20)
+
+
+def test_rows_of_no_bytes_are_refused_and_the_file_is_named(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**50, 0)})
+    (tmp_path / "x.npy").write_bytes(header.getvalue())
+    with pytest.raises(FormatError, match="rows of no bytes") as caught:
+        gdsload.convert(tmp_path / "x.npy", tmp_path / "no")
+    assert caught.value.file == str(tmp_path / "x.npy")
+
+
+def test_the_names_in_an_archive_are_listed_once_for_all_arrays(tmp_path, monkeypatch):
+    np.savez(tmp_path / "x.npz", **{f"x{number}": np.zeros(2) for number in range(50)})
+    listed, names = [], zipfile.ZipFile.namelist
+    monkeypatch.setattr(zipfile.ZipFile, "namelist", lambda archive: listed.append(names(archive)) or listed[-1])
+    assert len(ArraySource(str(tmp_path / "x.npz")).parts(2**20)) == 1
+    assert len(listed) < 5

@@ -3,11 +3,15 @@
 import csv
 import html
 import shlex
+import subprocess
+import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import gdsload
+from gdsload.errors import ReadError
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
 from gdsload.tools.cli import Terminated
@@ -216,3 +220,21 @@ def test_bars_have_other_characters_where_there_are_no_blocks(dataset, command, 
     command(dataset)
     assert "####" in terminal.text
     assert "?" not in terminal.text.partition("COLD")[2].partition("bytes by path")[0]
+
+
+@pytest.mark.slow
+def test_too_few_open_files_are_one_error(dataset):
+    """The processes of torch's loader would print tracebacks, or end in an error of torch's."""
+    words = f"ulimit -n 20; {sys.executable} -m gdsload bench {dataset} --device cpu --workers 1 --turns 1"
+    found = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
+    _, error, hint = found.stderr.splitlines()
+    assert error == "error: torch's loader needs 28 open files, and the limit is 20"
+    assert "ulimit -n" in hint
+
+
+def test_what_torch_says_of_too_many_open_files_is_an_error_of_ours(dataset, monkeypatch):
+    fails = Mock(side_effect=RuntimeError("Too many open files. Communication with the workers is no longer possible."))
+    monkeypatch.setattr("torch.utils.data.DataLoader.__iter__", fails)
+    row = rows.TorchRow(bench.make_plan(str(dataset), device="cpu", workers=1))
+    with pytest.raises(ReadError, match="ulimit -n"):
+        next(row.epoch(0))

@@ -1,9 +1,11 @@
 """Errors as commands show them."""
 
 import ast
+import errno
 import re
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -136,3 +138,10 @@ def texts_in(call):
             yield "".join(str(one.value) if isinstance(one, ast.Constant) else "..." for one in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def test_what_the_system_refuses_in_a_command_is_one_error(cli, monkeypatch):
+    refused = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr("gdsload.shards.catalog.open_catalog", Mock(side_effect=refused))
+    error, hint = cli("verify", "shards", code=1).err.splitlines()
+    assert (error, "ulimit -n" in hint) == ("error: the command cannot go on: Too many open files", True)
