@@ -17,7 +17,7 @@ import torch
 
 from tests.pools import own_threads
 from tests.soak.drawn import offered
-from tests.soak.training import Training, watch
+from tests.soak.simulation import Training, watch
 
 MOST_GPU_MEMORY = 6 * 2**30
 MOST_HELD = 4096
