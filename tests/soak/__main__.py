@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--devices", help="such as cuda:0,cuda:1; default: all GPUs, or the CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--training", type=int, nargs="+", metavar="SEED", help="these, each to its end, and no others")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the samples of all datasets")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the samples of all datasets, at most 1")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     parser.add_argument("--break", dest="damage", action="store_true", help="damage all shards, which must be found")
     chosen = parser.parse_args()
@@ -74,7 +74,7 @@ def main() -> int:
             process.start()
         total = collect(folder, processes)
     shown = {"seed": chosen.seed, "processes": chosen.processes, "devices": devices, "torch": torch.__version__}
-    line = json.dumps({**shown, "seconds": round(time.monotonic() - begun), **total})
+    line = json.dumps({**shown, "seconds": round(time.monotonic() - begun), **dict(sorted(total.items()))})
     if chosen.out:
         chosen.out.write_text(line + "\n")
     sys.stdout.write(line + "\n")

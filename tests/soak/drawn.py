@@ -28,17 +28,20 @@ CHANGING: dict[str, list[Any]] = {
     "reuse_buffers": [False] * 5 + [True],
     "mmap": [None],
     "prefetch": ["1MiB", "16MiB", "128MiB"],
-    "arena": ["128MiB", "256MiB"],
     "registered": [0, "20MiB", "1GiB"],
-    "vram": ["8MiB", "256MiB"],
+    "vram": ["8MiB", "128MiB"],
 }
+
+FIXED = {"arena": "128MiB", "ram": "64MiB"}
+"""Budgets that windows of all lanes need, and with which four loaders fit twice into 6 GiB of a GPU."""
 
 
 def offered(folder: Path, device: torch.device) -> list[Any]:
     """The backends that give a batch on a device."""
     found: list[Any] = []
+    given: dict[str, Any] = {"device": device, "memory": Memory(prefetch="16MiB", **FIXED)}
     for backend in ON_HOST + ON_GPU[1:] if device.type == "cuda" else ON_HOST:
-        with suppress(BackendUnavailableError), DataLoader(folder / "rows", 8, device=device, backend=backend) as one:
+        with suppress(BackendUnavailableError), DataLoader(folder / "rows", 8, backend=backend, **given) as one:
             next(iter(one))
             found.append(backend)
     return found
@@ -78,11 +81,11 @@ def draw_way(random: Random, backends: list[Any], options: dict[str, Any], on_gp
     if "decode" in options and not in_vram:
         caches.append("ram")
     found = {option: random.choice(values) for option, values in CHANGING.items()}
-    memory = {name: found.pop(name) for name in ("prefetch", "arena", "registered", "vram")}
+    memory = {name: found.pop(name) for name in ("prefetch", "registered", "vram")}
     if backend == "mapped":
         memory["registered"] = "1GiB"  # with less, a batch may need more than may be registered
     if "ragged" in options:
         found["reuse_buffers"] = False
     if backend in ON_HOST:
         found["mmap"] = random.choice([None, False])
-    return {**found, "backend": backend, "cache": random.choice(caches), "memory": Memory(**memory, ram="64MiB")}
+    return {**found, "backend": backend, "cache": random.choice(caches), "memory": Memory(**memory, **FIXED)}
