@@ -107,7 +107,7 @@ class Checked:
         reads = coalesce(concat_extents([wanted, blocks]), max_gap_bytes=0, max_read_bytes=_LONGEST)
         pending = self.inner.read(reads.extents, to)
         addresses, of_blocks = np.split(reads.places(pending.addresses), [len(wanted)])
-        compare = partial(self._compare_landed, pending, keys, blocks, of_blocks, to)
+        compare = partial(self._compare_landed, pending, keys, blocks, of_blocks)
         try:
             landed = self._pool.run([compare]) if len(keys) else pending.completion
         except BaseException:
@@ -200,17 +200,16 @@ class Checked:
         nbytes = np.stack([table.rows[name][file] * table.columns[name].row_bytes for name in names])
         return np.stack([begins, begins + nbytes])
 
-    def _compare_landed(
-        self, pending: PendingRead, keys: IntArray, blocks: Extents, addresses: IntArray, to: Destination
-    ) -> None:
+    def _compare_landed(self, pending: PendingRead, keys: IntArray, blocks: Extents, addresses: IntArray) -> None:
         pending.completion.wait()
-        self._compare(keys, blocks, addresses, on_host=to == "host")
+        self._compare(keys, blocks, addresses)
 
-    def _compare(self, keys: IntArray, blocks: Extents, addresses: IntArray, *, on_host: bool = False) -> None:
-        """Compare blocks, at least one, and note those that differ; if not all are `on_host`, those in mappings are."""
-        here = np.full(len(keys), fill_value=True)
-        if self._stream is not None and not on_host:
-            here = self._table.files.in_mappings(addresses)
+    def _compare(self, keys: IntArray, blocks: Extents, addresses: IntArray) -> None:
+        """Compare blocks, at least one, and note those that differ: those in mappings by the CPU.
+
+        Not by what a read is for: a tier in the GPU's memory gives its addresses for the host, too.
+        """
+        here = np.full(len(keys), fill_value=True) if self._device is None else self._table.files.in_mappings(addresses)
         found = np.empty(len(keys), np.uint64)
         if self._stream is not None and self._device is not None and not here.all():
             with on(self._stream):

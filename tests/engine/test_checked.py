@@ -1,11 +1,16 @@
 """Bytes that are compared where they land: what changes after it was read, and what is within reach for good."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+import torch
+import xxhash
 
 from gdsload import ChecksumError, Field, ShardWriter
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
+from gdsload.engine import checked
 from gdsload.engine.checked import Checked
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.format.checksum import BLOCK_BYTES
@@ -41,10 +46,10 @@ def opened(path):
     """Opens a backend around that of a kind, and its table."""
     made = []
 
-    def opened(kind, *, mapped, sample=None):
+    def opened(kind, *, mapped, sample=None, device=None):
         catalog = open_catalog(str(path))
         table = ShardTable.of(catalog.sources, catalog.stored, mapped=mapped)
-        made.append(Checked(kind(table.files), table, ["x"], table.starts, None, sample))
+        made.append(Checked(kind(table.files), table, ["x"], table.starts, device, sample))
         return made[-1], table
 
     yield opened
@@ -80,6 +85,32 @@ def test_extents_are_where_they_were_asked_for(opened, mapped, sample, count):
         assert dense_view(1, len(right), int(pending.addresses[index]), 1).numpy().tobytes() == bytes(right)
     pending.release()
     assert not damaged_blocks(backend)
+
+
+@pytest.mark.parametrize("to", ["device", "host"])
+def test_the_gpu_compares_what_is_in_no_mapping_whatever_it_is_read_for(opened, monkeypatch, to):
+    """A tier in its memory gives addresses there for the host, too, which the CPU must not follow."""
+    given = []
+
+    def queue(addresses, nbytes, _device):
+        given.append(len(addresses))
+        found = [
+            dense_view(1, *one, 1).numpy().tobytes() for one in zip(nbytes.tolist(), addresses.tolist(), strict=True)
+        ]
+        return torch.tensor([xxhash.xxh3_64_intdigest(one) for one in found], dtype=torch.uint64).view(torch.int64)
+
+    monkeypatch.setattr(checked, "side_stream", str)
+    monkeypatch.setattr(checked, "on", lambda _stream: nullcontext())
+    monkeypatch.setattr(checked, "queue_checksums", queue)
+    for mapped, expected in ((False, [4]), (True, [])):
+        backend, table = opened(HostBackend, mapped=mapped, device=torch.device("cpu"))
+        table.ensure_open(np.arange(1))
+        given.clear()
+        pending = backend.read(Extents(np.zeros(1, np.int64), table.begin["x"][:1], table.rows["x"][:1] * ROW), to)
+        pending.completion.wait()
+        assert given == expected
+        pending.release()
+        assert damaged_blocks(backend) == set()
 
 
 def test_of_the_blocks_one_in_16_is_compared_and_each_seed_has_its_own(opened):

@@ -7,6 +7,7 @@ import pytest
 from gdsload import BlockShuffle, Gds, ShardDataset
 from tests.loader.taking import prints
 from tests.loader.test_verify import header, load, taken, write, write_damaged
+from tests.on_gpu import wait_until_kept
 from tests.shards.bits import flip
 
 pytestmark = pytest.mark.cuda
@@ -70,6 +71,19 @@ def test_a_bit_that_turns_over_is_named(written, way, shuffle, name):
     assert problem.offset <= at < problem.offset + problem.nbytes
     spoiled = set(range(*problem.samples))
     assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & spoiled])
+
+
+@pytest.mark.parametrize("verify", ["all", "sample"])
+@pytest.mark.parametrize("shuffle", [False, BLOCKS])
+def test_texts_in_vram_are_compared_there(written, shuffle, verify):
+    """The CPU makes texts, and has no access to that memory."""
+    given = {"shuffle": shuffle, "seed": 3, "fields": ["x", "text"]}
+    with load(written, verify="off", **given) as plain:
+        expected = [prints(plain) for _ in range(3)]
+    with load(written, device="cuda", cache="vram", verify=verify, **given) as loader:
+        assert prints(loader) == expected[0]
+        wait_until_kept(loader)
+        assert [prints(loader) for _ in range(2)] == expected[1:]
 
 
 @pytest.mark.parametrize("damaged", [False, True])

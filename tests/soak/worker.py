@@ -72,7 +72,8 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
     gc.collect()
     gc.freeze()  # what has been imported is not looked through after each training
     random, before = Random(f"{chosen.seed} {number}"), in_use()
-    until = time.monotonic() + (float("inf") if chosen.training else chosen.seconds)
+    begun = time.monotonic()
+    until = begun + (float("inf") if chosen.training else chosen.seconds)
     for seed in chosen.training or iter(lambda: random.getrandbits(48), None):
         if time.monotonic() > until:
             break
@@ -87,6 +88,7 @@ def work(number: int, folder: Path, device_name: str, chosen: argparse.Namespace
             raise
         counts += training.counts
         counts["trainings"] += 1
+        counts["seconds of training"] = round(time.monotonic() - begun)
         del training
         wait_until_free(device)
         before = in_use() if counts["trainings"] == 3 else before
