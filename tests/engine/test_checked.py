@@ -1,6 +1,9 @@
 """Bytes that are compared where they land: what changes after it was read, and what is within reach for good."""
 
+import gc
+import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory_views import dense_view
+from gdsload.system.pool import Future
 from tests.shards.bits import flip
 
 ROW, SAMPLES = 70_000, 40
@@ -111,6 +115,28 @@ def test_the_gpu_compares_what_is_in_no_mapping_whatever_it_is_read_for(opened, 
         assert given == expected
         pending.release()
         assert damaged_blocks(backend) == set()
+
+
+def test_a_read_is_not_over_for_its_backend_while_its_bytes_may_be_gathered(opened, monkeypatch):
+    """A backend that registers pages removes the registration when nothing refers to the read's completion."""
+    backend, table = opened(HostBackend, mapped=True)
+    over, read = [], backend.inner.read
+
+    def held(wanted, to):
+        completion = Future(0)
+        weakref.finalize(completion, over.append, "over").atexit = False
+        return replace(read(wanted, to), completion=completion)
+
+    monkeypatch.setattr(backend.inner, "read", held)
+    table.ensure_open(np.arange(1))
+    pending = backend.read(Extents(np.zeros(1, np.int64), table.begin["x"][:1], np.full(1, ROW)))
+    pending.completion.wait()
+    backend.end()  # nor do its threads refer to it
+    gc.collect()
+    assert not over
+    del pending
+    gc.collect()
+    assert over
 
 
 def test_of_the_blocks_one_in_16_is_compared_and_each_seed_has_its_own(opened):

@@ -128,7 +128,8 @@ class ParquetSource(TableSource, ImageSource):
 
     def notes(self) -> list[str]:
         schema, leaves = self._first()
-        shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
+        files = self._images | self._sounds
+        shown = [leaf for leaf in leaves if leaf.name not in files]
         return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
 
     @property
