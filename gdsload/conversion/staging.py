@@ -34,7 +34,7 @@ from gdsload.shards.status import close, is_there, naming, read_error, write_err
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
-_VERSION = 3
+_VERSION = 4
 _PLAN, _LOCK = "plan.json", "lock"
 _FINISHED = re.compile(r"part-\d{6,}\.json")
 _FILE = re.compile(

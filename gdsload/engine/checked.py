@@ -109,7 +109,7 @@ class Checked:
         addresses, of_blocks = np.split(reads.places(pending.addresses), [len(wanted)])
         compare = partial(self._compare_landed, pending, keys, blocks, of_blocks)
         try:
-            # With the read's own, which a backend may take for over when nothing refers to it: see `MappedBackend.read`.
+            # With its own, as a backend may take a read for over when nothing refers to that: see `MappedBackend.read`.
             landed = Both(pending.completion, self._pool.run([compare])) if len(keys) else pending.completion
         except BaseException:
             try:

@@ -6,9 +6,12 @@ import os
 import urllib.parse
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled
 from gdsload.conversion.source import Item, Part
@@ -25,6 +28,9 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.errors import FormatError
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
+_REMEDY = "Write it again, or copy it again, whole."
+_PAGE_BYTES = 8
+"""The least bytes of a page with its header, which has less than 2 ** 31 values."""
 
 
 def partitions_of(root: str, files: Sequence[str]) -> dict[str, Mapping[str, int | str]]:
@@ -162,15 +168,15 @@ class ParquetSource(TableSource, ImageSource):
                 first = first or (file, leaves)
                 _check_units(*first, file, leaves)
                 columns = {leaf.path[0] for leaf in leaves}
-                if _is_parquet(table):
-                    found += _row_groups(file, table, columns)
-                else:
-                    found += _batches(file, table, target_bytes)
+                some = _row_groups(file, table, columns) if _is_parquet(table) else _batches(file, table, target_bytes)
+                # With the columns of its folders: to find them takes a look at the names of all files.
+                named = tuple(chain.from_iterable(partition.items()))
+                found += [replace(part, where=(*part.where, *named)) for part in some]
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
-        partition = self._partitions()[file]
+        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:4])
+        partition = {str(name): value for name, value in zip(part.where[4::2], part.where[5::2], strict=True)}
         with opened_table(file) as table:
             leaves = self._columns(table, file, partition)
             images = ImageColumns(self._schema(table, file), leaves, self.form, file)
@@ -244,7 +250,14 @@ def _row_groups(file: str, table: Any, columns: Container[str]) -> Iterator[Part
         group = table.metadata.row_group(number)
         if group.num_rows:
             where = (file, number, number + 1, row)
-            nbytes = sum(group.column(k).total_uncompressed_size for k in wanted)
+            there = [group.column(k) for k in wanted]
+            if group.num_rows > min([os.path.getsize(file) // _PAGE_BYTES << 31, *(one.num_values for one in there)]):
+                raise FormatError(
+                    f"row group {number} promises {group.num_rows} rows, more than its columns can have",
+                    file=file,
+                    remedy=_REMEDY,
+                )
+            nbytes = sum(one.total_uncompressed_size for one in there)
             yield Part(f"{name}, row group {number}", where, group.num_rows, nbytes)
         row += group.num_rows
 
@@ -268,16 +281,24 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
         row += rows
 
 
+@lru_cache(maxsize=8)
+def _footer(file: str, _stamp: str) -> Any:
+    """What a Parquet file says of its row groups: once for all of them, as it takes long where they are many."""
+    return need("pyarrow.parquet").read_metadata(file, memory_map=True)
+
+
 @contextmanager
 def opened_table(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
-    errors, remedy = (arrow.ArrowException, OSError, ValueError, KeyError), "Write it again, or copy it again, whole."
-    with reading("the table cannot be read", file, *errors, remedy=remedy):
+    errors = arrow.ArrowException, OSError, ValueError, KeyError
+    with reading("the table cannot be read", file, *errors, remedy=_REMEDY):
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
-            with parquet.ParquetFile(file, memory_map=True, page_checksum_verification=True) as table:
+            footer = _footer(file, str(stamps([file])))
+            options = {"memory_map": True, "page_checksum_verification": True}
+            with parquet.ParquetFile(file, metadata=footer, **options) as table:
                 yield table
             return
         with arrow.memory_map(file) as mapped:

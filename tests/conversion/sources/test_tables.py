@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gdsload
+from gdsload.conversion.input_files import SourceFiles
 from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.hf_datasets import HuggingFaceSource
 from gdsload.conversion.sources.parquet_files import ParquetSource
@@ -386,3 +387,41 @@ def test_the_time_for_columns_is_linear_in_their_number():
     begin = time.process_time()
     assert len(TableForm().leaves(schema, "a.parquet")) == len(schema)
     assert time.process_time() - begin < 3
+
+
+@pytest.mark.parametrize("many", ["files", "row groups", "columns"])
+def test_a_folder_a_footer_and_a_schema_are_not_read_again_for_each_of_its_parts(tmp_path, monkeypatch, many):
+    calls = []
+
+    def counted(owner, name):
+        call = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, **options: calls.append(name) or call(*given, **options))
+
+    counted(SourceFiles, "find")
+    counted(pq, "read_metadata")
+    found = []
+    for count in (3, 30):
+        source = tmp_path / f"{count}"
+        for number in range(count if many == "files" else 1):
+            folder = source / f"year={number % 3}"
+            folder.mkdir(parents=True, exist_ok=True)
+            columns = {f"x{number}": [0.5] * 30 for number in range(count if many == "columns" else 1)}
+            rows = 30 // count if many == "row groups" else 30
+            pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=rows)
+        gdsload.convert(source, tmp_path / f"out-{count}", workers=1)
+        found.append((calls.count("find"), 1 if many == "files" else calls.count("read_metadata")))
+        calls.clear()
+    assert found[0] == found[1] == (found[0][0], 1)
+
+
+def test_a_row_group_has_no_more_rows_than_its_columns_have_values(tmp_path):
+    """Else there would be no room for them, on any drive."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"x": [0.5] * 12345}), path, compression="none", write_statistics=False)
+    content = path.read_bytes()
+    said, more = b"\x16\xf2\xc0\x01", b"\x16\xfe\xff\x7f"  # 12345 and 2**20 - 1, as Thrift has them
+    at = content.rindex(said)
+    path.write_bytes(content[:at] + more + content[at + len(said) :])
+    with pytest.raises(FormatError, match="promises 1048575 rows, more than its columns can have"):
+        gdsload.convert(path, tmp_path / "out")
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]

@@ -145,3 +145,11 @@ def test_what_the_system_refuses_in_a_command_is_one_error(cli, monkeypatch):
     monkeypatch.setattr("gdsload.shards.catalog.open_catalog", Mock(side_effect=refused))
     error, hint = cli("verify", "shards", code=1).err.splitlines()
     assert (error, "ulimit -n" in hint) == ("error: the command cannot go on: Too many open files", True)
+
+
+def test_the_words_of_a_library_are_not_replaced_by_those_of_the_system(cli, monkeypatch):
+    """The linker's error has no number: taken for that of a drive, it would send its user to look at that."""
+    refused = OSError("libcudart.so.12: cannot open shared object file: No such file or directory")
+    monkeypatch.setattr("gdsload.shards.catalog.open_catalog", Mock(side_effect=refused))
+    error, hint = cli("verify", "shards", code=1).err.splitlines()
+    assert (error, "dmesg" in hint) == (f"error: the command cannot go on: {refused}", False)
