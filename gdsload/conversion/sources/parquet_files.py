@@ -283,7 +283,7 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
 
 @lru_cache(maxsize=8)
 def _footer(file: str, _stamp: str) -> Any:
-    """What a Parquet file says of its row groups: once for all of them, as it takes long where they are many."""
+    """The footer of a Parquet file, read once for all of its row groups: where they are many, it takes long."""
     return need("pyarrow.parquet").read_metadata(file, memory_map=True)
 
 
