@@ -8,7 +8,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
@@ -29,8 +28,7 @@ from gdsload.errors import FormatError
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _REMEDY = "Write it again, or copy it again, whole."
-_PAGE_BYTES = 8
-"""The least bytes of a page with its header, which has less than 2 ** 31 values."""
+_PAGE_BYTES = 8  # the least of a page with its header, which has less than 2 ** 31 values
 
 
 def partitions_of(root: str, files: Sequence[str]) -> dict[str, Mapping[str, int | str]]:
@@ -170,7 +168,7 @@ class ParquetSource(TableSource, ImageSource):
                 columns = {leaf.path[0] for leaf in leaves}
                 some = _row_groups(file, table, columns) if _is_parquet(table) else _batches(file, table, target_bytes)
                 # With the columns of its folders: to find them takes a look at the names of all files.
-                named = tuple(chain.from_iterable(partition.items()))
+                named = [one for pair in partition.items() for one in pair]
                 found += [replace(part, where=(*part.where, *named)) for part in some]
         return filled(found, "row", self.path)
 
@@ -249,16 +247,12 @@ def _row_groups(file: str, table: Any, columns: Container[str]) -> Iterator[Part
     for number in range(table.metadata.num_row_groups):
         group = table.metadata.row_group(number)
         if group.num_rows:
-            where = (file, number, number + 1, row)
             there = [group.column(k) for k in wanted]
             if group.num_rows > min([os.path.getsize(file) // _PAGE_BYTES << 31, *(one.num_values for one in there)]):
-                raise FormatError(
-                    f"row group {number} promises {group.num_rows} rows, more than its columns can have",
-                    file=file,
-                    remedy=_REMEDY,
-                )
+                what = f"row group {number} promises {group.num_rows} rows, more than its columns can have"
+                raise FormatError(what, file=file, remedy=_REMEDY)
             nbytes = sum(one.total_uncompressed_size for one in there)
-            yield Part(f"{name}, row group {number}", where, group.num_rows, nbytes)
+            yield Part(f"{name}, row group {number}", (file, number, number + 1, row), group.num_rows, nbytes)
         row += group.num_rows
 
 
@@ -296,9 +290,8 @@ def opened_table(file: str) -> Iterator[Any]:
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
-            footer = _footer(file, str(stamps([file])))
-            options = {"memory_map": True, "page_checksum_verification": True}
-            with parquet.ParquetFile(file, metadata=footer, **options) as table:
+            options = {"metadata": _footer(file, str(stamps([file]))), "page_checksum_verification": True}
+            with parquet.ParquetFile(file, memory_map=True, **options) as table:
                 yield table
             return
         with arrow.memory_map(file) as mapped:
