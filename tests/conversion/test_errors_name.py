@@ -24,14 +24,13 @@ def test_a_text_that_is_no_utf_8(tmp_path, converted, name, encoding):
     assert len(converted(tmp_path / name, encoding="utf-16")) == 1
 
 
-@pytest.mark.parametrize(
-    ("header", "match"), [("a,c", "it lacks 'b' and it has 'c' beside"), ("b,a", "in another order, 'b', 'a'")]
-)
-def test_tables_of_other_columns(tmp_path, converted, header, match):
+@pytest.mark.parametrize("header", ["a,c", "b,a"])
+def test_tables_of_other_columns(tmp_path, converted, header):
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text(f"{header}\n1,2\n")
-    said = f"^{tmp_path / '2.csv'}: .* the first file, {tmp_path / '1.csv'}: .*{match}"
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(
+        FormatError, match=f"^{tmp_path / '2.csv'}: its columns are {header[0]}, {header[2]}, but those"
+    ):
         converted(tmp_path)
 
 
