@@ -25,7 +25,16 @@ from gdsload.conversion.provenance import metadata_of, notes_of
 from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.sizes import Room, bytes_of_shards, estimated_bytes, gathered, part_bytes
-from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, path_of, refuse_inside, taking
+from gdsload.conversion.source import (
+    OfDocuments,
+    Part,
+    Source,
+    SourceSnapshot,
+    may_crash,
+    path_of,
+    refuse_inside,
+    taking,
+)
 from gdsload.conversion.spread import CONVERSION, do_all, first_reader
 from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
@@ -299,7 +308,8 @@ def _workers(options: ConvertKeywords) -> int:
 def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
     """The path of a source of files that another process looks at first, as others read its samples; else None."""
     in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
-    apart = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
+    alone = _workers(options) == 1 and not may_crash(found)
+    apart = not alone and isinstance(source, str | os.PathLike) and not in_threads
     return path_of(found) if apart else None
 
 

@@ -155,7 +155,7 @@ class JsonLinesSource(TableSource, FileSource):
             named = {name: named_type(name, kind) for name, kind in self.types.items()}
             # A key that has what stands for it where it is missing need not be in the first lines.
             late = [name for name in named if name in self.table_form.fill]
-            names = dict.fromkeys([*chain.from_iterable(objects), *late])
+            names = list(dict.fromkeys([*chain.from_iterable(objects), *late]))
             of_objects = {above for name in names for above in _above(name)}  # where an object is missing it is null
             names = [one for one in names if one not in of_objects or any(row.get(one) is not None for row in objects)]
             check_fields([*self.table_form.as_json, *named], names, file)
