@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.part import failed, place_of, results
 from gdsload.conversion.provenance import notes_of
@@ -17,7 +15,6 @@ from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
-from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 
@@ -152,11 +149,11 @@ _CHANNELS = {None, 1, 2, 3, 4}
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
-    even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
-    if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
-        return f"Cast them to a type that holds both, `casts={{{name!r}: {common!r}}}`, say."
     if not channels:
-        return "Make them equal with `map=`."
+        texts = one.is_string or other.is_string
+        castable = one.dtype != other.dtype and one.shape[1:] == other.shape[1:] and not texts
+        ways = f"Cast them to one type, `casts={{{name!r}: 'float64'}}`, say; or make" if castable else "Make"
+        return f"{ways} them equal with `map=`."
     if one.shape[1:] == other.shape[1:]:
         mode = (
             f"`mode={{{name!r}: 'RGB'}}`" if isinstance(source, ImageSource) else "image.convert('RGB') of Pillow, say"
@@ -171,18 +168,6 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f"pass `schema={{{name!r}: gdsload.Field('image')}}`, with the other fields beside it."
         )
     return source.ways_out
-
-
-def _common_type(one: Field, other: Field) -> str | None:
-    """The name of an element type that holds the values of both; None if none does, or they mean something else."""
-    names = one.dtype.name, other.dtype.name
-    pixels = "uint8" in names and len(one.shape) == 3
-    if one.is_string or other.is_string or pixels or set(names) == {"int64", "uint64"}:
-        return None
-    try:
-        return dtype_of(np.promote_types(*names)).name
-    except (TypeError, SchemaError):  # numpy has no such type; float32 holds those of 8 and 16 bits
-        return "float32" if max(one.dtype.itemsize, other.dtype.itemsize) <= 2 else None
 
 
 def _ragged(name: str, field: Field) -> Field:

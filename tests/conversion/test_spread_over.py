@@ -270,8 +270,6 @@ def test_room_is_looked_at_drive_by_drive(array, tmp_path, drives, monkeypatch):
     how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
     gdsload.convert(array, tmp_path / "out", **how)
     free[str(drives[2])] = 10_000
-    said = (
-        "there is no room for the dataset: about 39.* KiB is still to be written, and 19.* KiB, 19.* KiB, 9.* KiB are"
-    )
+    said = "there is no room for the dataset: about 39.* KiB is still to be written; 19.* KiB, 19.* KiB, 9.* KiB are"
     with pytest.raises(DiskFullError, match=f"{drives[2]}: {said} free in {drives[0]}, "):
         gdsload.convert(array, tmp_path / "out", **how, overwrite=True)

@@ -66,15 +66,6 @@ def test_a_crop_which_a_size_alone_means_keeps_the_middle(tmp_path, how):
     assert (items_of(ImageFolderSource(str(tmp_path), size=4, **how))[0].make()["image"] == 255).all()
 
 
-@pytest.mark.parametrize(
-    ("names", "noted"), [(("images", "masks"), True), (("Labels", "IMG"), True), (("images",), False), ("ab", False)]
-)
-def test_folders_that_may_be_pictures_and_their_masks_are_said(tmp_path, names, noted):
-    for name in names:
-        save(tmp_path / name / "0.png", np.zeros((2, 2, 3), np.uint8))
-    assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
-
-
 def bomb(width, height):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -201,15 +201,6 @@ def test_a_line_that_is_too_long_is_refused_with_the_way_out(tmp_path, monkeypat
         JsonLinesSource(path).parts(1)
 
 
-@pytest.mark.parametrize("how", [{"dtype": "uint16"}, {"source_options": {"dtype": "uint16"}}])
-def test_a_type_of_all_is_said_by_casts(tmp_path, how):
-    (tmp_path / "a.jsonl").write_text("[1, 2]\n")
-    with pytest.raises(
-        OptionError, match=r"no option 'dtype'. Say as what a field is stored: `casts={'NAME': 'uint16'}`"
-    ):
-        gdsload.convert(tmp_path / "a.jsonl", tmp_path / "out", workers=1, **how)
-
-
 def test_missing_values_are_as_in_tables(tmp_path, converted, left_out):
     path = write(tmp_path / "a.jsonl", [{"n": 1, "x": 0.5}, {"n": None}])
     left_out(path, {"row 1": "'n' has no value, or one with a hole. Say what stands for it, `fill={'n': 0}`"})

@@ -10,7 +10,9 @@ from gdsload.errors import FormatError
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "library"), [("csv", "pyarrow"), ("hdf5", "h5py"), ("images", "PIL"), ("lmdb", "lmdb")])
+@pytest.mark.parametrize(
+    ("kind", "library"), [("csv", "pyarrow"), ("hdf5", "h5py"), ("images", "PIL"), ("lmdb", "lmdb")]
+)
 def test_a_file_that_ends_its_reader_at_the_first_look_is_an_error(tmp_path, monkeypatch, make_source, kind, library):
     """Before any sample is known: a description may read the file already, as that of a table and of images does."""
     pytest.importorskip(library)  # this process has it, the next one finds another
