@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, d
         return real(source, target, **options)
 
     monkeypatch.setattr(os, "symlink", fail)
-    with pytest.raises(DiskFullError, match="a shard cannot be put on its drive: No space left on device: about 0 B"):
+    with pytest.raises(DiskFullError, match="a shard cannot be put on its drive: No space left on device; "):
         gdsload.convert(array, tmp_path / "out", shard_bytes=4000, workers=1, spread_over=drives)
 
 

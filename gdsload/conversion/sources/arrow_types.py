@@ -42,7 +42,6 @@ class Leaf:
         json: whether it becomes a text of JSON.
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
-        usual: an example of what may stand for a missing value; None: that of the type.
         nan: whether missing floating-point numbers are NaN.
     """
 
@@ -52,7 +51,6 @@ class Leaf:
     json: bool = False
     fill: Any = None
     decimals: str | None = None
-    usual: Any = None
     nan: bool = True
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled, mean_bytes, row_parts, some
+from gdsload.conversion.row_source import USUAL_BYTES, filled, row_parts, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
@@ -264,11 +264,11 @@ class CocoSource(ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         found: list[Part] = []
-        nbytes = mean_bytes(self.first_items())
         for file in self._files():
+            self._folder(file)  # refuses a file whose images are nowhere
             prefix = f"{os.path.basename(file)}, images"
             count = len(read_annotations(file).images)
-            found += row_parts(count, nbytes, target_bytes, prefix=prefix, where=(file,))
+            found += row_parts(count, USUAL_BYTES, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:

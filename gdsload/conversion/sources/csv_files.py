@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
+from gdsload.conversion.row_source import USUAL_BYTES, check_columns, check_fields, filled, given, halved
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.arrow_columns import column_values
@@ -36,7 +35,6 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.errors import FormatError, OptionError
 
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
-_FILES_LOOKED_AT = 16
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -137,7 +135,7 @@ class CsvSource(FieldChoice, ImageSource):
         names, first = self._header(files[0]), next(self._rows(files[0], _LOOK_BYTES), None)
         row_bytes = text_bytes = 1 if first is None else len(first.content) // len(first.begins)
         if self._paths():
-            row_bytes = mean_bytes(islice(self.first_items(), _FILES_LOOKED_AT))
+            row_bytes = USUAL_BYTES
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:

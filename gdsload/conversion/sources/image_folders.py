@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from gdsload.conversion.folders import PICTURES
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
-from gdsload.conversion.row_source import image_parts, mean_bytes, some
+from gdsload.conversion.row_source import image_parts, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
@@ -96,8 +96,7 @@ class ImageFolderSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        files = self._files()
-        return image_parts(files, mean_bytes(self.first_items(), but=("label", "key")), target_bytes)
+        return image_parts(self._files(), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         for label, name in zip(part.where[::2], part.where[1::2], strict=True):

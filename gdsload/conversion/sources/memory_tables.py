@@ -57,7 +57,6 @@ class TableInMemory(TableSource):
 
     def __init__(self, table: Any, **options: Unpack[ColumnOptions]) -> None:
         self.table_form = TableForm.of(options)
-        self._left_out: list[str] = []
         self.table = self._taken(table)
 
     def _taken(self, table: Any) -> Any:
@@ -73,14 +72,7 @@ class TableInMemory(TableSource):
         try:
             if hasattr(table, "index") and hasattr(table, "columns"):
                 named = any(name is not None for name in table.index.names)
-                if not named and type(table.index).__name__ != "RangeIndex":
-                    self._left_out.append("its index has no name and is left out: reset_index() makes a column of it")
-                if named and (both := [name for name in table.index.names if name in table.columns]):
-                    self._left_out.append(
-                        f"its index has the name of a column, {both[0]!r}, and is left out: by another name it is taken"
-                    )
-                    named = False
-                return arrow.Table.from_pandas(table, preserve_index=named)
+                return arrow.Table.from_pandas(table, preserve_index=named or None)
             # polars' own way gives texts of a type that older pyarrow can read.
             return arrow.table(table.to_arrow() if hasattr(table, "to_arrow") else table)
         except (arrow.ArrowException, TypeError, ValueError) as error:
@@ -98,7 +90,7 @@ class TableInMemory(TableSource):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **form}
 
     def notes(self) -> list[str]:
-        return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
+        return [*self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
         self._leaves()

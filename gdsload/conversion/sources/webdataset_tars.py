@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,8 +28,7 @@ from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_mag
 from gdsload.errors import FormatError
 
 _PIECE_BYTES = 2**22
-_PACK = "tar --sort=name --transform='s,^[.]/,,'"
-_PACK_LINKS = "tar --sort=name --transform='s,^[.]/,,' --dereference --hard-dereference"
+_REPACK = "Unpack it, and pack the files again in the order of their names: `tar --sort=name`"
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
 
 
@@ -40,16 +38,14 @@ class TarReader:
     Args:
         stream: the file, unpacked.
         nbytes: how long it is; -1 if it is packed, so that it is not known.
-        file: its name.
 
     Attributes:
         has_end: once all are read, whether a mark came after the last one: otherwise the file may be cut short.
     """
 
-    def __init__(self, stream: IO[bytes], nbytes: int, file: str) -> None:
+    def __init__(self, stream: IO[bytes], nbytes: int) -> None:
         self._stream = stream
         self._nbytes = nbytes
-        self._file = file
         self.has_end = True
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
@@ -68,7 +64,10 @@ class TarReader:
                 header = tarfile.TarInfo.fromtarfile(tar)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 if self._skip_zeros():
-                    raise self._more(self._stream.tell()) from None
+                    raise FormatError(
+                        f"after the end of an archive there is something else, at byte {self._stream.tell()}",
+                        remedy="Copy the file again, whole; or take apart the archives that `cat` has put together.",
+                    ) from None
                 return
             except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
                 if tar.offset == 0:
@@ -82,19 +81,9 @@ class TarReader:
             if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
                 raise FormatError(
                     f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
-                    remedy="Unpack it, and pack the files again as whole files.",
+                    remedy=f"{_REPACK}.",
                 )
             yield header
-
-    def _more(self, offset: int) -> FormatError:
-        """The error for what `cat` or damage has put after an archive: most readers would leave it out in silence."""
-        file, first, rest = shlex.quote(self._file), f"head -c {offset}", f"tail -c +{offset + 1}"
-        whole, packed = ("", f" {file}") if self._nbytes >= 0 else (f"gzip -cd {file} | ", "")
-        return FormatError(
-            f"after the end of an archive there is something else, at byte {offset}",
-            remedy="Copy the file again, whole; or take two archives apart: "
-            f"`{whole}{first}{packed} > first.tar; {whole}{rest}{packed} > rest.tar`",
-        )
 
     def _go_to(self, offset: int) -> None:
         if 0 <= self._nbytes < offset:
@@ -118,24 +107,12 @@ class TarReader:
         kind, remedy = _KINDS.get(member.type, f"of type {member.type!r}, which is not known"), None
         if member.islnk() or member.issym():
             kind = f"a link to {member.linkname!r:.100}, which is not followed"
-            if ".." not in member.linkname.split("/") and not member.linkname.startswith("/"):
-                remedy = f"To make files of links: `{repacked(self._file, _PACK_LINKS)}`"
+            remedy = f"{_REPACK}, with `--dereference --hard-dereference`, which makes files of links."
         return FormatError(f"the sample cannot be taken: {member.name!r:.200} is {kind}", remedy=remedy)
 
     def content(self, member: tarfile.TarInfo) -> bytes:
         """The content of the member that was given last."""
         return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
-
-
-def repacked(file: str, pack: str = _PACK) -> str:
-    """The shell command that unpacks a tar file, and packs it again with a command of GNU tar's.
-
-    The results are named after the file, so that the commands of several files do not meet. It stops before it would
-    unpack two members of one name, so that none is lost.
-    """
-    stem = os.path.basename(file).removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
-    folder, packed = shlex.quote(f"files-{stem}"), shlex.quote(f"sorted-{stem}.tar")
-    return f"mkdir {folder} && tar -xkf {shlex.quote(file)} -C {folder} && {pack} -cf {packed} -C {folder} ."
 
 
 @contextmanager
@@ -151,7 +128,7 @@ def opened_tar(file: str) -> Iterator[TarReader]:
             reading("the tar file cannot be read", file, *errors, remedy="Copy it again, whole."),
             open_file(file) as raw,
         ):
-            yield TarReader(*unpacked_by_magic(raw), file)
+            yield TarReader(*unpacked_by_magic(raw))
     except FormatError as error:
         error.within(file)
         raise
@@ -259,7 +236,7 @@ def _apart(key: str, name: str, file: str) -> FormatError:
     return FormatError(
         f"the members of sample {key!r:.200} are not side by side: {name!r:.200} comes after other samples",
         file=file,
-        remedy=f"Sort them, which loses none: `{repacked(file)}`",
+        remedy=f"{_REPACK}.",
     )
 
 

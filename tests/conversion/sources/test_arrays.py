@@ -161,12 +161,6 @@ def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_pa
         assert [note[:42] for note in report.notes] == ["'x' has bytes of a fixed length (4), of wh"] * (kind == "S")
 
 
-def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
-    np.save(tmp_path / "x.npy", np.array([b"\xc0?", b"\0@"], "V2"))  # as NumPy saves bfloat16
-    (note,) = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1).notes
-    assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
-
-
 @pytest.fixture
 def content():
     stream = io.BytesIO()

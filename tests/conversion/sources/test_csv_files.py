@@ -234,7 +234,8 @@ def test_cells_of_any_length(tmp_path, text):
 def test_empty_cells(tmp_path, converted, left_out):
     path = write(tmp_path / "t.csv", ["f", "i", "s"], [[1.5, 1, "a"], ["", "", ""]])
     left_out(
-        path, {"line 3": "line 3: column 'i' has no value, or one with a hole. Say what stands for it, `fill={'i': 0}`"}
+        path,
+        {"line 3": "line 3: column 'i' has no value, or one with a hole. Say what stands for it, `fill={'i': -1}`"},
     )
     dataset = converted(path, fill={"i": -1, "s": "none"})
     assert (dataset.column("i").tolist(), dataset.column("s")) == ([1, -1], ["a", "none"])

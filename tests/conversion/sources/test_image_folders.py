@@ -45,14 +45,6 @@ def test_classes_order_and_pixels(folder):
         assert np.array_equal(image, np.asarray(Image.open(folder / item.key)).transpose(2, 0, 1))
 
 
-def test_parts_are_as_large_as_the_images_are(folder):
-    """Found out by decoding some; one that cannot be decoded says nothing."""
-    (folder / "2" / "im-1.png").write_bytes(b"none")
-    image = 8 * 12 * 3
-    parts = ImageFolderSource(str(folder)).parts(image * 4)
-    assert [(part.samples, part.nbytes) for part in parts] == [(4, 4 * image)] * 3 + [(1, image)]
-
-
 def test_images_of_another_size_are_refused_where_none_is_resized(folder):
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8.*resize"):
         made_by(ImageFolderSource(str(folder), size=8, resize="none"))

@@ -69,17 +69,6 @@ def test_a_flat_file_without_ends_is_packed_as_one_document(tmp_path):
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 30]] * 3
 
 
-def test_documents_of_other_kinds_beside_it_are_noted(tmp_path):
-    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    np.save(tmp_path / "b.npy", np.arange(3))
-    (tmp_path / "c.jsonl").write_text("[1, 2]\n")
-    notes = TokenSource(str(tmp_path), dtype="uint16", each="document").notes()
-    assert [note.split(":")[0] for note in notes] == [
-        "1 file is left out, 'b.npy' first",
-        "1 file is left out, 'c.jsonl' first",
-    ]
-
-
 def test_a_flat_file_without_ends_is_a_row_of_which_windows_take_every_stretch(tmp_path):
     """nanoGPT's train.bin: x is a stretch of it, y the same one token later."""
     tokens = np.random.default_rng(0).integers(0, 50_257, 1000).astype(np.uint16)
