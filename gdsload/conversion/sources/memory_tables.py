@@ -16,7 +16,6 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
@@ -146,7 +145,7 @@ class ArraysInMemory(FieldChoice):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "order": self.order}
 
     def notes(self) -> list[str]:
-        return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen())]
+        return bytes_notes(self._chosen())
 
     def only(self, fields: Sequence[str]) -> Self:
         found = super().only(fields)
@@ -245,17 +244,6 @@ def _as_rows(value: Any) -> Any:
     if isinstance(value, range | memoryview | NumberArray) or hasattr(value, "__array__"):
         return np.asarray(value)
     return list(value) if isinstance(value, Sequence) else value
-
-
-def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
-    pictures = (
-        (name, one)
-        for name, rows in arrays.items()
-        if isinstance(rows, list | tuple) and rows and is_picture(rows[0])
-        for one in rows
-        if is_picture(one)
-    )
-    return list(dict.fromkeys(note for name, one in pictures for note in notes_on_opened(name, one)))
 
 
 def _sized(array: Any) -> bool:

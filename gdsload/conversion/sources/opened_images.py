@@ -11,7 +11,6 @@ from typing import IO, Any, NamedTuple
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import exif_orientation
-from gdsload.shards.pictures import Levels, levels
 
 _TIFF_TAGS = 256, 257, 274  # width, height, orientation
 
@@ -78,7 +77,6 @@ _GREY = bytes(value for value in range(256) for _ in "RGB")
 class _Picture(NamedTuple):
     mode: str
     palette: bytes
-    levels: Levels
     alpha: bool
 
 
@@ -95,8 +93,8 @@ class FirstPictures:
 
     def add(self, name: str, image: Any) -> None:
         """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
-        numbers, alpha = levels(image), image.mode in _WITH_ALPHA or "transparency" in image.info
-        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), numbers, alpha))
+        alpha = image.mode in _WITH_ALPHA or "transparency" in image.info
+        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), alpha))
 
     def one_channel(self) -> dict[str, bytes]:
         """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
@@ -108,24 +106,17 @@ class FirstPictures:
         return found
 
     def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
-        """Notes for users on the pictures, by the modes that the first ones of a field have decided."""
-        return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
-
-
-def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
-    def choose(other: str) -> str:
-        return f"`mode={{{name!r}: {other!r}}}`"
-
-    found = []
-    if mode == "RGB" and _all_one(seen):
-        found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
-    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
-        found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
-    if mode == "RGB" and any(one.levels.top < 255 for one in seen):
-        found.append(f"{name!r} has numbers that end before 255, which are scaled to it; {choose('keep')} keeps them")
-    if mode is not None and any(one.alpha for one in seen):
-        found.append(f"alpha (transparency) of {name!r} is left out; {choose('RGBA')} keeps it")
-    return found
+        """Notes for users on what is lost, by the modes that the first pictures of a field have decided."""
+        found = []
+        for name, mode in modes.items():
+            seen = self._seen[name]
+            if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
+                way = f"`mode={{{name!r}: 'RGB'}}`"
+                found.append(f"{name!r} has indices into the palette of its pictures; {way} gives colours")
+            if any(one.alpha for one in seen):
+                way = f"`mode={{{name!r}: 'RGBA'}}`"
+                found.append(f"alpha (transparency) of {name!r} is left out; {way} keeps it")
+        return tuple(found)
 
 
 def _all_one(seen: set[_Picture]) -> bool:
@@ -136,18 +127,6 @@ def palettes_agree(image: Any, palette: bytes) -> bool:
     """Return whether an image's palette has the same colours as another one, as far as both go."""
     own = _palette(image)
     return own.startswith(palette) or palette.startswith(own)
-
-
-def notes_on_opened(name: str, image: Any) -> list[str]:
-    """Notes for users on a Pillow image that they have opened themselves, which is taken as it is."""
-    found = []
-    if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
-        turns = "PIL.ImageOps.exif_transpose(image) turns them"
-        found.append(f"images of {name!r} have EXIF data that turn them, and are taken as they are; {turns}")
-    if not palettes_agree(image, _GREY):
-        gives = "image.convert('RGB') gives colours"
-        found.append(f"images of {name!r} have palettes, and their indices are taken; {gives}")
-    return found
 
 
 def _palette(image: Any) -> bytes:

@@ -92,7 +92,41 @@ class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
     """The options of tables in files."""
 
 
-class ParquetSource(TableSource, ImageSource):
+class ImageTableSource(TableSource, ImageSource):
+    """Base of sources of tables that may have images and sounds as `datasets` stores them."""
+
+    def _first(self) -> tuple[Any, list[Leaf]]:
+        """The schema of the first table, and the columns that fields are made of."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self.table_form.to_json()}
+
+    def metadata(self) -> dict[str, Any]:
+        classes = class_names(self._first()[0])
+        return ({"classes": classes} if classes else {}) | super().metadata()
+
+    def notes(self) -> list[str]:
+        decoded = self._images | self._sounds
+        return self.table_form.notes([leaf for leaf in self._leaves() if leaf.name not in decoded])
+
+    def named_modes(self) -> Mapping[str, Mode]:
+        return image_modes(self._first()[0])
+
+    def _leaves(self) -> list[Leaf]:
+        return self._first()[1]
+
+    @property
+    def _images(self) -> frozenset[str]:
+        schema, leaves = self._first()
+        return image_columns(schema) & {leaf.name for leaf in leaves}
+
+    @property
+    def _sounds(self) -> frozenset[str]:
+        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+
+
+class ParquetSource(ImageTableSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
@@ -119,29 +153,8 @@ class ParquetSource(TableSource, ImageSource):
         """See `Source.threads`. Images are made of one row at a time."""
         return not self._images and not self._sounds
 
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), **self.table_form.to_json()}
-
-    def metadata(self) -> dict[str, Any]:
-        classes = class_names(self._first()[0])
-        return ({"classes": classes} if classes else {}) | super().metadata()
-
     def notes(self) -> list[str]:
-        schema, leaves = self._first()
-        shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
-        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
-
-    @property
-    def _images(self) -> frozenset[str]:
-        schema, leaves = self._first()
-        return image_columns(schema) & {leaf.name for leaf in leaves}
-
-    def named_modes(self) -> Mapping[str, Mode]:
-        return image_modes(self._first()[0])
-
-    @property
-    def _sounds(self) -> frozenset[str]:
-        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+        return [*self.table_form.index_notes(self._first()[0]), *super().notes()]
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         file = self.all_files()[0]
@@ -196,9 +209,6 @@ class ParquetSource(TableSource, ImageSource):
 
     def _schema(self, table: Any, file: str) -> Any:
         return table.schema_arrow if _is_parquet(table) else table.schema
-
-    def _leaves(self) -> list[Leaf]:
-        return self._first()[1]
 
     def _columns(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
         schema = self.table_form.without_index(self._schema(table, file))

@@ -199,7 +199,7 @@ def test_arrows_tensors(tmp_path, converted):
 @pytest.mark.parametrize("order", [[0, 2, 1], [1, 2, 0]])
 def test_tensors_whose_dimensions_are_in_another_order_are_refused(tmp_path, order):
     pq.write_table(pa.table({"x": tensors(order), "n": [1, 2]}), tmp_path / "t.parquet")
-    with pytest.raises(FormatError, match=r"column 'x' .* in another order, .*. Leave it out: `fields=\['n'\]"):
+    with pytest.raises(FormatError, match=r"'x' .* in another order, .*. Take others, `fields=\['n'\]"):
         gdsload.convert(tmp_path / "t.parquet", tmp_path / "out", workers=1)
 
 

@@ -145,7 +145,7 @@ def _replaced(name, values):
     ("change", "match"),
     [
         (_replaced("observation.state", lambda n: [["a", "b", "c"]] * n), "no numbers"),
-        (_replaced("observation.state", lambda n: [None] * n), "of type null"),
+        (_replaced("observation.state", lambda n: [None] * n), "no field can have .*null"),
         (_replaced("observation.images.top", lambda n: [{"bytes": None, "path": "a.png"}] * n), "has no image"),
         (_replaced("observation.images.top", lambda n: [{"bytes": b"x", "path": ""}] * n), "cannot be decoded"),
         (_replaced("observation.images.top", lambda n: [{"bytes": png(0)}] * n), "feature .* has no images"),

@@ -75,7 +75,7 @@ def test_options_and_fields_are_those_of_parquet(tmp_path, converted):
         {"n": 1, "tags": '["a"]'},
         {"n": -1, "tags": "[]"},
     ]
-    with pytest.raises(FormatError, match="column 'tags' is of type"):
+    with pytest.raises(FormatError, match="no field can have these columns: 'tags' "):
         gdsload.convert(table, tmp_path / "out", workers=1, overwrite=True)
 
 
