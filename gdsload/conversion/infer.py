@@ -9,7 +9,7 @@ from typing import Any
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.part import failed, place_of, results
 from gdsload.conversion.provenance import notes_of
-from gdsload.conversion.reasons import noted_in_reading, noting, reason_of
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.sizes import bytes_of_parts, sized
 from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
@@ -47,22 +47,18 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     found: Schema | None = None
     seen = 0
     troubles: list[str] = []
-    with noting() as noted:
-        for schema, samples, where in _first(source, parts, options, troubles):
-            seen += samples
-            if found is None or found.keys() == schema.keys():
-                schemas = (found or schema, schema)
-                found = Schema(
-                    {name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]}
-                )
-            elif options.on_error == "stop":
-                raise _other_fields(found, schema, where)
-            # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
-            if seen >= _SAMPLES:
-                break
+    for schema, samples, where in _first(source, parts, options, troubles):
+        seen += samples
+        if found is None or found.keys() == schema.keys():
+            schemas = (found or schema, schema)
+            found = Schema({name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]})
+        elif options.on_error == "stop":
+            raise _other_fields(found, schema, where)
+        # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
+        if seen >= _SAMPLES:
+            break
     if found is None:
-        left_out = "; ".join(["it has none", *noted_in_reading([noted])]).rstrip(".")
-        why = f"the first, {troubles[0]}" if troubles else left_out
+        why = f"the first, {troubles[0]}" if troubles else "it has none"
         raise FormatError("not one sample of the source can be made", file=path_of(source), cause=why)
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]

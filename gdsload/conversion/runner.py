@@ -22,7 +22,6 @@ from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
-from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.sizes import Room, bytes_of_shards, estimated_bytes, gathered, part_bytes
 from gdsload.conversion.source import (
@@ -163,11 +162,10 @@ class _Count:
         clipped: Counter[str] = Counter()
         for report in self.done.values():
             clipped.update(report.clipped)
-        clips = (
+        return tuple(
             f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
             for name, number in sorted(clipped.items())
         )
-        return *clips, *noted_in_reading(self.done[number].noted for number in sorted(self.done))
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""

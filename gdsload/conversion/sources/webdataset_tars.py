@@ -18,7 +18,7 @@ from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.folders import PICTURES, is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import note, reading
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrays import decode_npy
@@ -39,14 +39,11 @@ class TarReader:
         stream: the file, unpacked.
         nbytes: how long it is; -1 if it is packed, so that it is not known.
 
-    Attributes:
-        has_end: once all are read, whether a mark came after the last one: otherwise the file may be cut short.
     """
 
     def __init__(self, stream: IO[bytes], nbytes: int) -> None:
         self._stream = stream
         self._nbytes = nbytes
-        self.has_end = True
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         """All members.
@@ -72,8 +69,10 @@ class TarReader:
             except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
                 if tar.offset == 0:
                     raise tarfile.ReadError("it is empty") from None
-                self.has_end = False
-                return
+                raise FormatError(
+                    "the tar file has no mark at its end, so it may be cut short",
+                    remedy="Copy it again, whole. If it is whole, put the mark there, 1024 bytes of zeros.",
+                ) from None
             except tarfile.HeaderError as error:
                 raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
             if header.size < 0:
@@ -139,8 +138,6 @@ _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")
 _TEXTS = frozenset({"txt", "json"})
 _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 """Types of members that are no files: a label, a list of a folder, and notes of Solaris on the next member."""
-_LEFT_OUT = "tar members that are hidden or have no ending are left out"
-_MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
@@ -158,7 +155,7 @@ class TarSource(FieldChoice, ImageSource):
     anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
 
     A file has one archive: what comes after it is an error, and so are members of one sample that are not side by side.
-    A sample with a link in it is a bad one. Members that are hidden or have no extension are left out, and noted.
+    A sample with a link in it, or a member without an extension, is a bad one. Hidden members are left out.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -203,14 +200,15 @@ class TarSource(FieldChoice, ImageSource):
                     self._take(tar, member, name, sample)
                 seen.add(hash(key))
                 yield Item(key, partial(_decoded, sample, file, self.form, self.with_key, self.fields))
-            if not tar.has_end:
-                note(_MAYBE_CUT, os.path.basename(file))
 
     def _take(self, tar: TarReader, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
         twice = name in sample.members
         sample.members.setdefault(name, b"")
         if twice:
             sample.trouble = FormatError(f"the sample cannot be taken: two members are called {name!r}")
+        elif not name:
+            what = f"the sample cannot be taken: {member.name!r:.200} has no extension, which would name a field"
+            sample.trouble = FormatError(what, remedy="Leave it out of the tar file.")
         elif self.fields is not None and name not in self._wanted:
             sample.left_out.add(name)
         elif (fault := tar.fault(member)) is not None:
@@ -244,13 +242,12 @@ _is_beside = lru_cache(1024)(is_path_passed_over)
 
 
 def _key_and_field(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """The key and the field that a member's name says; None if it is of no sample, with a note on a file."""
+    """The key and the field that a member's name says, ``""`` if it has no extension; None if it is of no sample."""
     if member.isdir() or member.type in _NO_FILES:
         return None
     folder, slash, base = member.name.rpartition("/")
     stem, _, extension = base.partition(".")
-    if not stem or not extension or is_passed_over(base) or _is_beside(folder):
-        note(_LEFT_OUT, member.name)
+    if not stem or is_passed_over(base) or _is_beside(folder):
         return None
     return folder + slash + stem, extension.lower().replace(".", "_")
 
