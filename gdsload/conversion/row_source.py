@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -155,10 +154,8 @@ def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) 
     known = list(there)
     for name in wanted or ():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
             listed = ", ".join(map(repr, known[:_LISTED])) or "none"
-            raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"{meant}There are {listed}.")
+            raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"There are {listed}.")
     return known if wanted is None else list(wanted)
 
 

@@ -158,7 +158,7 @@ def test_pictures_of_one_channel_stay_so(tmp_path, mode):
 def test_a_coloured_picture_behind_grey_ones_is_no_grey_one(tmp_path, converted):
     samples = [{"png": encoded("png", mode="L" if number < 70 else "RGB")} for number in range(71)]
     path = write_tar(tmp_path / "a.tar", *samples)
-    said = "0070 of .*is RGB, but the first pictures of field 'png' have one channel"
+    said = "0070 of .*the first pictures of field 'png', of one channel: it has mode RGB"
     with pytest.raises(ConversionError, match=said):
         convert(path, tmp_path / "out", workers=1)
     assert converted(path, mode="L").schema["png"].shape == (1, 8, 12)

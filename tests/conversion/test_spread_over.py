@@ -184,23 +184,6 @@ def test_a_drive_that_goes_meanwhile_is_named(array, plain, tmp_path, drives, wo
     assert content(tmp_path / "out") == content(plain)
 
 
-def test_a_plan_that_cannot_be_read_now_is_not_taken_for_none(array, tmp_path, drives, monkeypatch):
-    interrupted(array, tmp_path / "out", spread_over=drives)
-    how, real = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}, os.open
-
-    def fail(path, *arguments, **options):
-        if str(path).endswith("plan.json"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return real(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fail)
-        said = r"plan.json: what an interrupted run has left cannot be read: Input/output"
-        with pytest.raises(ReadError, match=said):
-            gdsload.convert(array, tmp_path / "out", **how)
-    assert gdsload.convert(array, tmp_path / "out", **how).resumed == 4
-
-
 def test_a_disk_that_is_full_when_the_dataset_is_put_together(array, tmp_path, drives, monkeypatch):
     real = os.symlink
 

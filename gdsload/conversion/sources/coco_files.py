@@ -24,7 +24,6 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.errors import FormatError
 
 _LARGEST_NUMBER = 1e18
-_LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ def _checked(tree: Any) -> CocoAnnotations:
     images = [_image(one, objects[_whole(one, "id", "image")], labels) for one in listed]
     _check_names(images)
     notes = [] if has_objects else ["the file has no annotations: no image has an object"]
-    if left := [name for name in _LVIS if any(name in one for one in listed)]:
-        notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
     return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)
 
 

@@ -111,12 +111,9 @@ class H5adSource(FieldChoice, FileSource):
         own = [*cells.matrix, *(["key"] if self.with_key else [])]
         if self.fields is None:
             if both := sorted(set(own) & set(order)):
-                others = [*own, *(name for name in order if name not in own)]
-                raise FormatError(
-                    f"a column of obs is called {both[0]!r}, too",
-                    file=file,
-                    remedy=f"Leave it out: {choice_of(others)}.",
-                )
+                others = [name for name in order if name not in own]
+                remedy = f"Leave it out: {choice_of([*own, *others])}."
+                raise FormatError(f"a column of obs is called {both[0]!r}, too", file=file, remedy=remedy)
             return order
         wanted = check_fields(self.fields, [*own, *(name for name in order if name not in own)], file)
         return [name for name in wanted if name not in own]

@@ -336,20 +336,15 @@ def _channels(image: Any, numbers: Levels, look: ImageForm, name: str, where: st
 
 def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: str) -> None:
     """Refuse an image whose values do not mean what those of the first pictures do, or may mean two things."""
-    if image.mode not in ONE_CHANNEL:
-        what, ways = f"is {image.mode}, but the first pictures of field {name!r} have one channel", ("RGB", "L")
-    elif not palettes_agree(image, palette):
-        what, ways = f"has another palette than the first pictures of field {name!r}", ("RGB", "keep")
-    elif numbers != Levels():
-        white = ", where 0 is white" if numbers.inverted else ""
-        what, ways = (
-            f"has numbers from 0 to {numbers.top}{white}, which may be classes or a grey to be scaled",
-            ("keep", "L"),
-        )
-    else:
+    if image.mode in ONE_CHANNEL and palettes_agree(image, palette) and numbers == Levels():
         return
-    either = " or ".join(f"`mode={{{name!r}: {way!r}}}`" for way in ways)
-    raise FormatError(f"the image {what}", file=where, remedy=f"Say what all are to be: {either}.")
+    has = f"mode {image.mode}, numbers from 0 to {numbers.top}{' where 0 is white' if numbers.inverted else ''}"
+    raise FormatError(
+        f"the image does not go with the first pictures of field {name!r}, of one channel: it has {has}, or another "
+        "palette",
+        file=where,
+        remedy=f"Say what all are to be: `mode={{{name!r}: 'RGB'}}` or 'L'; or 'keep', which keeps values as stored.",
+    )
 
 
 def _resized(image: Any, look: ImageForm, size: int, where: str, *, mixed: bool) -> Any:

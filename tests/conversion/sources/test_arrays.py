@@ -28,7 +28,7 @@ def test_fields_are_chosen_before_lengths_are_compared(tmp_path, converted, arch
     dataset = converted(place, fields=["y", "x"])
     assert list(dataset.schema) == ["y", "x"]
     assert dataset.read_batch([0, 1, 2])["x"].tolist() == arrays["x"].tolist()
-    with pytest.raises(OptionError, match="there is no field 'means'. Did you mean 'mean'"):
+    with pytest.raises(OptionError, match="there is no field 'means'. There are .*'mean'"):
         gdsload.convert(place, tmp_path / "no", fields=["means"])
     with pytest.raises(FormatError, match="different lengths.*choose those of one length, `fields="):
         gdsload.convert(place, tmp_path / "no", fields=["x", "y", "mean"])
@@ -220,11 +220,3 @@ def test_rows_of_no_bytes_are_refused_and_the_file_is_named(tmp_path):
     with pytest.raises(FormatError, match="rows of no bytes") as caught:
         gdsload.convert(tmp_path / "x.npy", tmp_path / "no")
     assert caught.value.file == str(tmp_path / "x.npy")
-
-
-def test_the_names_in_an_archive_are_listed_once_for_all_arrays(tmp_path, monkeypatch):
-    np.savez(tmp_path / "x.npz", **{f"x{number}": np.zeros(2) for number in range(50)})
-    listed, names = [], zipfile.ZipFile.namelist
-    monkeypatch.setattr(zipfile.ZipFile, "namelist", lambda archive: listed.append(names(archive)) or listed[-1])
-    assert len(ArraySource(str(tmp_path / "x.npz")).parts(2**20)) == 1
-    assert len(listed) < 5

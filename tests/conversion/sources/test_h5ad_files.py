@@ -147,16 +147,6 @@ def test_files_follow_each_other_if_they_have_the_same_genes(tmp_path, samples_i
         H5adSource(str(tmp_path)).parts(1)
 
 
-def test_a_cell_without_a_number_is_at_fault_alone(tmp_path, left_out):
-    mask = np.arange(CELLS) == 4
-    path = write(tmp_path / "a.h5ad", columns={
-        "n": {"type": "nullable-integer", "values": np.arange(CELLS), "mask": mask},
-        "whole": {"type": "nullable-boolean", "values": mask, "mask": np.zeros(CELLS, bool)},
-    })  # fmt: skip
-    dataset = left_out(path, {"row 4": "row 4: column 'n' has no value, or one with a hole"})
-    assert [int(dataset[n]["n"]) for n in (3, 4)] == [3, 5]
-
-
 MISSING = {
     "kind": ({"type": "categorical", "codes": np.array([0, -1] * 4 + [1], np.int8),
               "categories": np.array(["T", "B"], STRINGS)}, -1, [0, -1] * 4 + [1]),
@@ -179,15 +169,6 @@ def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, conver
         gdsload.convert(path, tmp_path / "out", workers=1)
     found = converted(path, fill={name: proposed}).column(name)
     assert (found if isinstance(found, list) else found.tolist()) == wanted
-
-
-@pytest.mark.parametrize("fill", [1.5, "a", 300, None])
-def test_what_cannot_fill_a_column(tmp_path, fill):
-    path = write(tmp_path / "a.h5ad", columns={"kind": MISSING["kind"][0]})
-    with pytest.raises(
-        OptionError, match="fill has .* for field 'kind', which is int8: .* Fill it with a value of that type"
-    ):
-        H5adSource(path, fill={"kind": fill}).parts(1)
 
 
 @pytest.mark.parametrize(

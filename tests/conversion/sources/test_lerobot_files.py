@@ -87,13 +87,6 @@ def test_every_frame_in_order(tmp_path, samples_in, version):
     assert {name: value.shape for name, value in small[0].items()} == {"observation.images.top": (3, 4, 4)}
 
 
-def test_images_kept_as_they_are(tmp_path, converted):
-    dataset = converted(write(tmp_path / "d"), keep_encoded=True)
-    assert dataset.schema["observation.images.top"].kind == "image"
-    assert dataset.column("observation.images.top") == [png(number) for number in range(FRAMES)]
-    assert dataset.column("action").shape == (FRAMES, 2, 2)
-
-
 def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
     features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
     path = write(tmp_path / "d", features=features)
@@ -184,18 +177,6 @@ def test_a_value_that_is_missing_or_of_another_shape_is_its_frames_fault(tmp_pat
     path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
     dataset = left_out(path, {"row 1": said}, fields=fields)
     assert dataset.column("frame_index").tolist() == [0, *(n % LENGTH for n in range(2, FRAMES))]
-
-
-def test_what_its_hints_name_are_options(tmp_path, converted):
-    def spoil(columns):
-        time = [0.5, None, *columns["timestamp"][2:].tolist()]
-        return {**columns, "timestamp": pa.array(time, pa.float32())}
-
-    path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
-    options = {"fill": {"timestamp": "nan"}, "as_json": ["action"], "decimals": "float64"}
-    dataset = converted(path, fields=["timestamp", "action"], **options)
-    assert np.isnan(dataset[1]["timestamp"].item())
-    assert json.loads(dataset[1]["action"]) == [[1, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(

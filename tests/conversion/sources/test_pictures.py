@@ -158,7 +158,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("content", "stored", "shown"), NUMBERS, ids=short)
 def test_grey_whose_numbers_may_be_classes_is_kept_or_scaled_as_is_asked_for(images_of, content, stored, shown):
-    with pytest.raises(ConversionError, match=r"numbers from 0 to .*`mode={'image': 'keep'}` or `mode={'image': 'L'}`"):
+    with pytest.raises(ConversionError, match=r"numbers from 0 to .*`mode={'image': 'RGB'}` or 'L'; or 'keep'"):
         images_of(content)
     for mode, wanted in (("keep", stored), ("L", shown)):
         assert decode_image(content, ImageForm(mode), "it").flatten().tolist() == wanted
@@ -213,7 +213,7 @@ def test_pictures_whose_palettes_differ_have_their_colours(images_of, codec):
 
 @pytest.mark.parametrize("other", [png(GREY, palette=bytes(12)), png(GREY)], ids=short)
 def test_another_palette_after_the_first_pictures_is_refused(images_of, other):
-    with pytest.raises(ConversionError, match=r"another palette than the first .*`mode={'image': 'RGB'}` or .*'keep'"):
+    with pytest.raises(ConversionError, match="or another palette.*`mode={'image': 'RGB'}` or"):
         images_of(*[png(GREY, palette=COLOURS)] * 21, other)  # every second one is looked at first
 
 

@@ -306,27 +306,19 @@ def test_splits_of_datasets(tmp_path):
         return HuggingFaceSource(str(place), split=split)
 
     two = {"train": one, "test": one.select([0])}
-    assert [item.count for item in items_of(source("train", **two))] == [2]
-    assert [item.count for item in items_of(source(train=one))] == [2]
-    everything = source("all", **two)
-    assert [value for batch in made_by(everything) for value in batch["x"].tolist()] == [1, 2, 1]
+    for split, wanted in (("train", [1, 2]), ("all", [1, 2, 1])):
+        assert [row["x"] for row in rows_of(source(split, **two))] == wanted
+    assert [row["x"] for row in rows_of(source("all", empty=nothing, train=one))] == [1, 2]
     described = [source(split, **two).describe() for split in ("all", "train", "test")]
-    assert described[0]["files"] != described[1]["files"]
-    assert described[1] != described[2]
-    assert [item.count for item in items_of(source("all", empty=nothing, train=one))] == [2]
-    said = "it holds several splits: 'train', 'test'. Pass `split='train'`"
-    with pytest.raises(OptionError, match=said):
-        source(**two).parts(1)
-    with pytest.raises(OptionError, match="there is no split 'val'. There are 'train', 'test'"):
-        source("val", **two).parts(1)
-    with pytest.raises(FormatError, match="its splits do not go together"):
-        source("all", train=one, other=hf.Dataset.from_dict({"x": ["a"]})).parts(1)
-    for split in ("empty", "all"):
-        with pytest.raises(FormatError, match="empty-0: there is not one row"):
-            source(split, empty=nothing).parts(1)
-    one.save_to_disk(str(tmp_path / "alone"))
-    with pytest.raises(OptionError, match="no splits"):
-        HuggingFaceSource(str(tmp_path / "alone"), split="train").parts(1)
+    assert described[0]["files"] != described[1]["files"] != described[2]["files"]
+    for split, splits, said in (
+        (None, two, "it holds several splits: 'train', 'test'. Pass `split='train'`"),
+        ("val", two, "there is no split 'val'. There are 'train', 'test'"),
+        ("all", {"train": one, "other": hf.Dataset.from_dict({"x": ["a"]})}, "its splits do not go together"),
+        ("empty", {"empty": nothing}, "empty-0: there is not one row"),
+    ):
+        with pytest.raises((FormatError, OptionError), match=said):
+            source(split, **splits).parts(1)
 
 
 def test_an_image_that_is_missing_spoils_its_row_alone(tmp_path):
