@@ -205,17 +205,13 @@ def _unknown(path: str) -> str:
     """An error text for a path with no known file: the endings of names there."""
     is_folder = os.path.isdir(path)
     names = [name for _, name in islice(names_below(path), _NAMES_LOOKED_AT)] if is_folder else [os.path.basename(path)]
-    endings = Counter(_ending(name) for name in names)
+    endings = Counter(os.path.splitext(name.lower())[1][:40] or "names without an ending" for name in names)
     if not names:
         return "all its files are hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
     common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_ENDINGS_SHOWN))
     more = ", …" if len(endings) > _ENDINGS_SHOWN else ""
     found = f"none of its files is known; it has {common}{more}"
     return f"{found}; {_JSON}" if ".json" in endings else found
-
-
-def _ending(name: str) -> str:
-    return os.path.splitext(name.lower())[1][:40] or "names without an ending"
 
 
 def _by_object(source: object) -> str:

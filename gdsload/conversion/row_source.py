@@ -239,12 +239,9 @@ def plain_rows(rows: Any) -> Any:
         rows = np.asarray(rows)
     if not isinstance(rows, np.ndarray) or rows.ndim != 1:
         return rows
-    return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows
-
-
-def _is_raw(dtype: object) -> bool:
-    """Return whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
-    return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
+    # bfloat16 and its like are of kind V, too, as raw bytes are.
+    is_raw = rows.dtype.type is np.void and rows.dtype.names is None
+    return rows.tolist() if rows.dtype.kind in "US" or is_raw else rows
 
 
 def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:

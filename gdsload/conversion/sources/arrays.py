@@ -180,7 +180,8 @@ class ArraySource(FieldChoice, FileSource):
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
         with reading(_FAILED, file, remedy=_DAMAGED), open_file(file) as opened:
             is_array = file.lower().endswith(".npy")
-            found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
+            archive = NpzArchive(opened)
+            found = {"array": decode_npy(opened.read())} if is_array else archive.arrays(archive.names())
         if label and "label" in found:
             raise FormatError("it has an array 'label', and is in a folder of a class", file=file)
         everything = {**found, **label}
@@ -201,8 +202,3 @@ _WAY_OUT = (
     "Pass `each='file'` if each file is one sample; `each='row'` if each file is one field, and its first dimension "
     "counts the samples."
 )
-
-
-def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    archive = NpzArchive(io.BytesIO(content))
-    return archive.arrays(archive.names())

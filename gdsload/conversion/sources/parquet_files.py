@@ -187,22 +187,11 @@ class ParquetSource(ImageTableSource):
             leaves = self._columns(table, file, partition)
             images = ImageColumns(self._schema(table, file), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
-            for batch in _batches_of(table, low, high, self._read_columns(columns)):
-                for begin, taken in self._taken(batch, file):
-                    step = max(BATCH_BYTES // max(taken.nbytes // max(taken.num_rows, 1), 1), 1)
-                    for first in range(0, taken.num_rows, step):
-                        yield from images.items(
-                            with_partition(taken.slice(first, step), partition), row + begin + first
-                        )
+            for batch in _batches_of(table, low, high, columns):
+                step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
+                for first in range(0, batch.num_rows, step):
+                    yield from images.items(with_partition(batch.slice(first, step), partition), row + first)
                 row += batch.num_rows
-
-    def _read_columns(self, columns: list[str]) -> list[str]:
-        """The columns to read for those that fields are made of."""
-        return columns
-
-    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows to take of some that were read: runs of them, each with the number of its first row among all."""
-        yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
         return partitions_of(self.path, self.all_files())

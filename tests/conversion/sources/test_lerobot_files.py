@@ -97,19 +97,13 @@ def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
 
 def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
     path = write(tmp_path / "d", splits={"train": "0:3", "val": "3:"})
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass `split='train'"):
-        LeRobotSource(path).parts(1)
-    for target in (100, 2**20):
-        for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):
-            source = LeRobotSource(path, split=split).only(["observation.state"])
-            found = samples_in(source, target)
-            assert [int(one["observation.state"][0]) for one in found] == list(expected)
-            assert sum(part.samples for part in source.parts(target)) == len(expected)
+    for split in (None, "val"):
+        with pytest.raises(OptionError, match="'train', 'val', are ranges of episodes.*`split='all'`"):
+            LeRobotSource(path, split=split).parts(1)
+    assert len(samples_in(LeRobotSource(path, split="all"))) == FRAMES
     with pytest.raises(OptionError, match="no split 'test'.*There are 'train', 'val'"):
         LeRobotSource(path, split="test").parts(1)
-    other = write(tmp_path / "e", splits={"train": "x:y", "val": "1:2"})
-    with pytest.raises(FormatError, match="split 'train' is 'x:y', no range of episodes"):
-        LeRobotSource(other, split="train").parts(1)
+    assert len(samples_in(LeRobotSource(write(tmp_path / "e"), split="train"))) == FRAMES
 
 
 def test_tasks(tmp_path):
