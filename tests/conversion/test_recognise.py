@@ -260,16 +260,3 @@ class TestSeveralPaths:
         (tmp_path / "1.csv").write_text("a\n1\n")
         with pytest.raises(gdsload.DatasetNotFoundError, match="there is nothing. Patterns are written with braces"):
             gdsload.convert(tmp_path / "*.csv", tmp_path / "out")
-
-
-def test_a_folder_that_many_links_lead_to_is_listed_once_for_each_level(tmp_path, monkeypatch):
-    for name in ("source", "shared", "empty"):
-        (tmp_path / name).mkdir()
-    for number in range(50):
-        (tmp_path / "source" / f"s{number}").symlink_to(tmp_path / "shared")
-        (tmp_path / "shared" / f"e{number}").symlink_to(tmp_path / "empty")
-    listed, scandir = [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
-    with pytest.raises(OptionError, match="cannot be recognised"):
-        recognise(str(tmp_path / "source"))
-    assert len(listed) < 50

@@ -133,23 +133,6 @@ def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plai
     assert options or content(tmp_path / "out") == content(plain)
 
 
-def test_a_link_that_cannot_be_looked_at_is_not_taken_for_its_shard(array, plain, tmp_path, drives, monkeypatch):
-    real = os.lstat
-
-    def lstat(path, **options):
-        if str(path).endswith("part-000000/shard-00000.safetensors"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return real(path, **options)
-
-    how = {"shard_bytes": 4000, "workers": 1, "spread_over": drives}
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "lstat", lstat)
-        with pytest.raises(WriteError, match="cannot be put together: Input/output error"):
-            gdsload.convert(array, tmp_path / "out", **how)
-    gdsload.convert(array, tmp_path / "out", **how)
-    assert content(tmp_path / "out") == content(plain)
-
-
 def test_a_drive_that_has_become_read_only_is_named(array, tmp_path, drives, monkeypatch):
     interrupted(array, tmp_path / "out", spread_over=drives)
     real = os.unlink

@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import gdsload
 from gdsload.conversion.recognise import recognise
@@ -124,18 +123,6 @@ def test_what_is_wrong_with_other_columns_does_not_matter(tmp_path, converted, s
     dataset = converted(path, fields=["type", "count"])
     assert (list(dataset.schema), len(dataset)) == (["type", "count"], CELLS)
     assert list(dataset.metadata["classes"]) == ["type"]
-
-
-def test_one_copy_of_lengths_in_shards(tmp_path):
-    gdsload.convert(write(tmp_path / "a.h5ad"), tmp_path / "out", workers=1, fields=["indices", "values", "type"])
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert {name: field.shape for name, field in dataset.schema.items()} == {
-        "indices": (None,), "values": (None,), "type": ()
-    }  # fmt: skip
-    assert dataset[2]["values"].tolist() == []
-    assert np.array_equal(dataset[3]["indices"].numpy(), np.nonzero(MATRIX[3])[0])
-    names = load_file(next((tmp_path / "out").glob("*.safetensors")))
-    assert sum("offsets" in name for name in names) == 1
 
 
 def test_files_follow_each_other_if_they_have_the_same_genes(tmp_path, samples_in):

@@ -4,7 +4,6 @@ import datetime as dt
 import json
 import pickle
 import re
-import time
 from decimal import Decimal
 
 import numpy as np
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import gdsload
-from gdsload.conversion.sources.arrow_types import TableForm
 from gdsload.conversion.sources.hf_datasets import HuggingFaceSource
 from gdsload.conversion.sources.parquet_files import ParquetSource
 from gdsload.errors import FormatError, OptionError
@@ -372,10 +370,3 @@ def test_texts_that_are_views_may_be_filled(tmp_path):
     column = pa.array(["a", None], pa.string_view())
     path = write(tmp_path / "a.arrow", pa.table({"x": column, "y": [1, 2]}), "file")
     assert [one["x"] for one in rows_of(ParquetSource(path, fill={"x": "none"}))] == ["a", "none"]
-
-
-def test_the_time_for_columns_is_linear_in_their_number():
-    schema = pa.schema([(f"column {number}", pa.int8()) for number in range(30_000)])
-    begin = time.process_time()
-    assert len(TableForm().leaves(schema, "a.parquet")) == len(schema)
-    assert time.process_time() - begin < 3
