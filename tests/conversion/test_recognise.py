@@ -1,8 +1,6 @@
 """The kind of a source, by the files there; and the errors for files that no kind reads."""
 
-import importlib
 import os
-import re
 import subprocess
 import sys
 
@@ -10,7 +8,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.folders import PICTURES, expanded
-from gdsload.conversion.recognise import WAYS_OUT, recognise, source_for
+from gdsload.conversion.recognise import recognise, source_for
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
 FOLDERS = {
@@ -178,11 +176,6 @@ def test_what_lies_there_and_the_ways_out(tmp_path, names, match):
     for path in paths:
         with pytest.raises(OptionError, match=f"{match}.*Pass `kind=`.*'package.module:name'.*a Source of your own"):
             recognise(str(path))
-
-
-def test_what_a_source_of_ones_own_is_told_by_is_there():
-    place = re.search(r"see (\S+)\.$", WAYS_OUT)[1]
-    assert importlib.import_module(place).Source
 
 
 @pytest.mark.parametrize(

@@ -109,13 +109,6 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
 
 
 @pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])
-def test_all_splits_of_a_folder_that_has_none(tmp_path, kind):
-    (tmp_path / "other").mkdir()
-    with pytest.raises(FormatError):
-        values(tmp_path, kind, split="all")
-
-
-@pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])
 def test_folders_of_several_splits(tmp_path, make_source, kind):
     """Datasets with an index of their own, which lie side by side."""
     for split in ("train", "val"):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.folders import PICTURES, names_in
-from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
+from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.recognise import base_of, has_boxes
 from gdsload.conversion.row_source import image_parts, some
@@ -61,24 +61,24 @@ class YoloSource(ImageSource):
         **options: Unpack[ImageFileOptions],
     ) -> None:
         super().__init__(path, **options)
-        self.layout = YoloLayout(path, self.files)
+        self.base = base_of(path)  # the folder that holds `images` and `labels`
         self.boxes = BoxForm(boxes, self.look)
 
     def metadata(self) -> dict[str, Any]:
-        names = self.layout.classes()
+        names = self.classes()
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
-        return self.layout.find()[1]
+        return self.find()[1]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
-        base, pairs = self.layout.base, self.layout.find()[0]
-        files = ([os.path.join(base, name) for name in pair if name] for pair in pairs)
+        pairs = self.find()[0]
+        files = ([os.path.join(self.base, name) for name in pair if name] for pair in pairs)
         return {
             "kind": self.kind,
             "path": self.path,
-            "classes": self.layout.classes(),
+            "classes": self.classes(),
             "files": len(pairs),
             "sha256": digest_of(map(stamps, files)),
             "boxes": self.boxes.wanted,
@@ -86,19 +86,19 @@ class YoloSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        return image_parts(self.layout.find()[0], target_bytes)
+        return image_parts(self.find()[0], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        classes = len(self.layout.classes())
+        classes = len(self.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
 
     def first_items(self) -> Iterator[Item]:
         """Some at even distances among all."""
-        return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find()[0])))))
+        return self.read(Part("some", tuple(chain.from_iterable(some(self.find()[0])))))
 
     def _sample(self, image: str, label: str, classes: int) -> dict[str, Any]:
-        found = image_of(os.path.join(self.layout.base, image), self.form)
+        found = image_of(os.path.join(self.base, image), self.form)
         boxes, labels = self._objects(label, classes)
         return batch_of_one(found.fields, {"boxes": self.boxes.made(boxes, "cxcywh", *found.upright), "labels": labels})
 
@@ -106,7 +106,7 @@ class YoloSource(ImageSource):
         """Boxes, float64 ``[objects, 4]``, and classes of a label file, ``""`` for none."""
         if not name:
             return np.empty((0, 4)), np.empty(0, np.int64)
-        file, content = os.path.join(self.layout.base, name), text_of(self.files.inside(self.layout.base, name))
+        file, content = os.path.join(self.base, name), text_of(self.files.inside(self.base, name))
         rows = []
         for line in filter(None, map(str.split, content.splitlines())):
             if len(line) != 5:
@@ -128,22 +128,6 @@ class YoloSource(ImageSource):
             wanted = f"none of the {classes} that there are" if classes else "no whole number from 0 on"
             raise FormatError(f"a class is {wanted}: {labels.tolist()!r:.100}", file=file)
         return boxes, labels.astype(np.int64)
-
-
-class YoloLayout:
-    """The files of a dataset in the layout of YOLO.
-
-    Args:
-        path: its folder, or its folder `images`, or one in that.
-        files: which files may be opened, and which split is taken.
-
-    Attributes:
-        base: the folder that holds `images` and `labels`.
-    """
-
-    def __init__(self, path: str, files: SourceFiles) -> None:
-        self.path, self.files = path, files
-        self.base = base_of(path)
 
     def classes(self) -> list[str]:
         """The names of the classes in the YAML file, else in `classes.txt`; empty if there are none.

@@ -1,6 +1,5 @@
 """Columns of Arrow: lists, ragged however a table is cut; tensors in any order of their dimensions; numbers with holes."""
 
-import io
 import json
 import math
 from itertools import pairwise
@@ -11,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import gdsload
 from gdsload.conversion.part import samples_of
@@ -144,17 +142,6 @@ def test_an_empty_array_that_tells_another_shape_is_refused(tmp_path, shape):
         with pytest.raises(gdsload.SchemaError, match="was expected"):
             writer.write({"x": np.zeros(shape, np.float32)})
     assert [sample["x"].shape for sample in gdsload.ShardDataset(tmp_path / "d")] == [(0, 3)]
-
-
-def test_empty_lists_of_lists_beside_images(tmp_path, converted):
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "PNG")
-    images = pa.array([{"bytes": file.getvalue(), "path": "a.png"}] * len(BOXES))
-    boxes = pa.array(BOXES, pa.list_(pa.list_(pa.float64())))
-    pq.write_table(pa.table({"image": images, "boxes": boxes}), tmp_path / "t.parquet")
-    dataset = converted(tmp_path / "t.parquet")
-    assert dataset.schema["boxes"] == gdsload.Field("float64", (None, 4))
-    assert [sample["boxes"].tolist() for sample in dataset] == BOXES
 
 
 def written(folder, table, kind):

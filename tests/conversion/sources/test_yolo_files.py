@@ -123,7 +123,7 @@ def test_yaml_files(tmp_path, yaml, match):
 def test_names_of_classes_are_texts(tmp_path, names):
     put(tmp_path, ["images/a.png"], ["labels/a.txt"], f"names: {names}\n")
     inside = names.strip("[]{}").replace("'", "").split(", ")
-    assert YoloSource(str(tmp_path)).layout.classes() == [one.split(": ")[-1] for one in inside]
+    assert YoloSource(str(tmp_path)).classes() == [one.split(": ")[-1] for one in inside]
 
 
 @pytest.mark.parametrize("place", ["classes.txt", "labels/classes.txt", "images/classes.txt"])
