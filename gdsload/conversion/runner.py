@@ -221,9 +221,10 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
             ``"stop"``, or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how
             many of them at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100
             samples is none). `workers`: how many processes, or threads where they do as well (default: one for each
-            processor; 1: this one). Processes import the script only if the source is defined in it, which then needs
-            ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
-            over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
+            processor; 1: this one, but for LMDB and MATLAB, whose libraries may crash). Processes import the script
+            only if the source is defined in it, which then needs ``if __name__ == "__main__":``. `executor`: any
+            `concurrent.futures.Executor`, for instance a cluster's, over a file system that all share. `overwrite`:
+            replace a dataset that is at `out`, unless other files are
             with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
             `metadata`: metadata of the dataset, beside that of its source (`ShardDataset.metadata`).
             `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
@@ -306,9 +307,8 @@ def _workers(options: ConvertKeywords) -> int:
 def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
     """The path of a source of files that another process looks at first, as others read its samples; else None."""
     in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
-    alone = _workers(options) == 1 and not may_crash(found)
-    apart = not alone and isinstance(source, str | os.PathLike) and not in_threads
-    return path_of(found) if apart else None
+    several = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
+    return path_of(found) if several or may_crash(found) else None
 
 
 def _schema_of(options: ConvertKeywords) -> Schema | None:

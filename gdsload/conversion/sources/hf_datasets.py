@@ -142,11 +142,7 @@ class HuggingFaceSource(ImageTableSource):
 
 
 def _row_bytes(dataset: Any) -> int:
-    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it.
-
-    A row that has but the path of an image's file is as large as if it had one.
-    """
-    images = image_columns(dataset.features.arrow_schema) if len(dataset) else ()
-    cells = [dataset[0:1].column(name)[0].as_py() or {} for name in images]
-    paths = sum(1 for cell in cells if not cell.get("bytes"))
-    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * USUAL_BYTES
+    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it; or of its image."""
+    if image_columns(dataset.features.arrow_schema):
+        return USUAL_BYTES  # the table may have but the path of its file
+    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)

@@ -43,9 +43,9 @@ class JsonLinesSource(TableSource, FileSource):
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
     (int64; ``-0`` is 0), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an
-    object in one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another
-    key is an error of that line, unless `fields` says which are taken; one without a key has no value there, as a row
-    of a table.
+    object in one each part is a field, ``"s.x"``, and so is a key of that name; a line that is a list is the field
+    ``tokens``. A line with another key is an error of that line, unless `fields` says which are taken; one without a
+    key has no value there, as a row of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.

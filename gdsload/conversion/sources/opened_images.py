@@ -101,7 +101,7 @@ class FirstPictures:
         found = {}
         for name, seen in self._seen.items():
             palette = max((one.palette for one in seen), key=len)
-            if _all_one(seen) and all(palette.startswith(one.palette) for one in seen):
+            if all(one.mode in ONE_CHANNEL and palette.startswith(one.palette) for one in seen):
                 found[name] = palette
         return found
 
@@ -117,10 +117,6 @@ class FirstPictures:
                 way = f"`mode={{{name!r}: 'RGBA'}}`"
                 found.append(f"alpha (transparency) of {name!r} is left out; {way} keeps it")
         return tuple(found)
-
-
-def _all_one(seen: set[_Picture]) -> bool:
-    return all(one.mode in ONE_CHANNEL for one in seen)
 
 
 def palettes_agree(image: Any, palette: bytes) -> bool:
