@@ -163,7 +163,8 @@ def refuse_logged(folder: str) -> None:
         states = [name for name in os.listdir(os.path.join(folder, _ICEBERG)) if name.endswith(_STATES)]
     if any(map(_STATE.match, states)) or (states and os.path.isdir(os.path.join(folder, "data"))):
         found[_ICEBERG] = "an Iceberg"
-    for mark, kind in found.items():
+    if found:
+        mark, kind = next(iter(found.items()))
         raise FormatError(
             f"it is {kind} table: `{mark}` says which rows of its files count, and these are not all",
             file=folder,

@@ -53,7 +53,11 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
             schemas = (found or schema, schema)
             found = Schema({name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]})
         elif options.on_error == "stop":
-            raise _other_fields(found, schema, where)
+            here, before = (", ".join(map(repr, fields)) for fields in (schema, found))
+            raise SchemaError(
+                f"{where} has the fields {here}, an earlier sample {before}",
+                remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
+            )
         # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
         if seen >= _SAMPLES:
             break
@@ -104,13 +108,6 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
     except SchemaError as error:
         message = f"{error.message} ({where})"
         raise SchemaError(message, file=path_of(source), field=error.field, remedy=error.remedy) from None
-
-
-def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
-    return SchemaError(
-        f"{where} has the fields {', '.join(map(repr, other))}, an earlier sample {', '.join(map(repr, one))}",
-        remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
-    )
 
 
 def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: bool, where: str) -> Field:

@@ -213,13 +213,6 @@ def test_a_dataset_with_chosen_columns_gives_these(tmp_path, converted):
     assert converted(dataset).column("label").tolist() == LABELS
 
 
-def test_paths_without_images_are_said(tmp_path):
-    rows = [{"bytes": FILES[0], "path": None}, {"bytes": None, "path": "cats/1.jpg"}]
-    tables.write_table(pa.table({"image": rows}), tmp_path / "a.parquet")
-    with pytest.raises(ConversionError, match="column 'image' has no image in row 1: it is the path 'cats/1.jpg'"):
-        convert(tmp_path / "a.parquet", tmp_path / "out", workers=1)
-
-
 @pytest.mark.parametrize("keep_encoded", [True, False])
 def test_paths_of_a_dataset_in_memory_are_followed(tmp_path, keep_encoded):
     """As `datasets` itself does: its folders of images, and columns that are cast, have no more than paths."""

@@ -245,10 +245,6 @@ class TestSeveralPaths:
     def test_a_list_of_texts_is_a_dataset_of_them(self, tmp_path):
         assert gdsload.convert(["a cat", "a dog"], tmp_path / "out", workers=1).samples == 2
 
-    def test_nothing_there(self, tmp_path):
-        with pytest.raises(gdsload.DatasetNotFoundError, match="zzz: there is nothing.*Pass the path of"):
-            gdsload.convert(tmp_path / "zzz", tmp_path / "out")
-
     def test_patterns_have_braces(self, tmp_path):
         (tmp_path / "1.csv").write_text("a\n1\n")
         with pytest.raises(gdsload.DatasetNotFoundError, match="there is nothing. Patterns are written with braces"):

@@ -98,7 +98,9 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
     number, boxes, areas, crowd, fault = _whole(one, "id", "image"), [], [], [], None
     for item in objects:
         try:
-            box = _box(item)
+            box = item.get("bbox")
+            if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
+                raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
             area = box[2] * box[3] if item.get("area") is None else item["area"]
             if not _are_numbers([area]):
                 raise FormatError(f"has the area {area!r:.50}, no number")
@@ -107,7 +109,7 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
         except FormatError as error:
             fault = fault or f"annotation {item.get('id')!r:.50} of image {number} {error.message}"
             continue
-        boxes.append(box)
+        boxes.append(list(map(float, box)))
         areas.append(area)
         crowd.append(bool(is_crowd))
     has_size = one.get("width") is not None or one.get("height") is not None
@@ -121,18 +123,6 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
         np.array(crowd, np.bool_),
         fault,
     )
-
-
-def _box(item: Mapping[str, Any]) -> list[float]:
-    """Left, top, width and height of an object.
-
-    Raises:
-        FormatError: if it has no such box. The message is what it has, without the object.
-    """
-    box = item.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
-        raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
-    return list(map(float, box))
 
 
 def _are_numbers(values: list[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 from gdsload.conversion.sources.extras import need
@@ -81,25 +81,20 @@ class _Picture(NamedTuple):
 
 
 class FirstPictures:
-    """Notes on the first pictures of each field."""
+    """Notes on the first pictures of each field, by its name in `fields`."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, set[_Picture]] = {}
-
-    @property
-    def fields(self) -> Sequence[str]:
-        """The fields that have pictures."""
-        return list(self._seen)
+        self.fields: dict[str, set[_Picture]] = {}
 
     def add(self, name: str, image: Any) -> None:
         """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
         alpha = image.mode in _WITH_ALPHA or "transparency" in image.info
-        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), alpha))
+        self.fields.setdefault(name, set()).add(_Picture(image.mode, _palette(image), alpha))
 
     def one_channel(self) -> dict[str, bytes]:
         """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
         found = {}
-        for name, seen in self._seen.items():
+        for name, seen in self.fields.items():
             palette = max((one.palette for one in seen), key=len)
             if all(one.mode in ONE_CHANNEL and palette.startswith(one.palette) for one in seen):
                 found[name] = palette
@@ -109,7 +104,7 @@ class FirstPictures:
         """Notes for users on what is lost, by the modes that the first pictures of a field have decided."""
         found = []
         for name, mode in modes.items():
-            seen = self._seen[name]
+            seen = self.fields[name]
             if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
                 way = f"`mode={{{name!r}: 'RGB'}}`"
                 found.append(f"{name!r} has indices into the palette of its pictures; {way} gives colours")

@@ -240,17 +240,14 @@ class ImageSource(FileSource):
         """The bytes of its files that a sample takes, where parts do not know their number of samples; else None."""
         return None
 
-    def _with(self, look: ImageForm) -> ImageSource:
-        other = copy.copy(self)
-        other.__dict__.update(look=look, _known_form=None)
-        return other
-
     def _looked_at(self) -> ImageForm:
         seen, look = FirstPictures(), self.look
         given = look.mode if isinstance(look.mode, Mapping) else {"": look.mode}
         if given.get("", "auto") == "auto" and (named := self.named_modes()):
             look = replace(look, mode={**named, "": "auto", **given})
-        for item in islice(self._with(replace(look, seen=seen)).first_items(), _LOOKED_AT):
+        looking = copy.copy(self)
+        looking.__dict__.update(look=replace(look, seen=seen), _known_form=None)
+        for item in islice(looking.first_items(), _LOOKED_AT):
             try:
                 item.make()
             except OptionError:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, islice
-from typing import IO, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -161,9 +160,11 @@ def _types(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _records(file: str) -> Iterator[bytes]:
-    """The records, their checksums compared."""
+    """The records, their checksums compared; whatever is wrong with the file is a FormatError."""
     checksum, place = need("google_crc32c", file=file).value, 0
-    with _opened(file) as stream:
+    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
+    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
+        stream = unpacked(raw, packed=_is_packed(file))
         while header := stream.read(12):
             record = f"the record at byte {place}"
             if len(header) != 12:
@@ -189,14 +190,6 @@ def _is_packed(file: str) -> bool:
     checksum = need("google_crc32c", file=file).value
     is_record = len(header) == 12 and _masked(checksum(header[:8])) == int.from_bytes(header[8:], "little")
     return header[:2] == b"\x1f\x8b" and not is_record
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
-    """The records' bytes, unpacked; whatever is wrong with them is a FormatError."""
-    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
-    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
-        yield unpacked(raw, packed=_is_packed(file))
 
 
 @dataclass(frozen=True, slots=True)

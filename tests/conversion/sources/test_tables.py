@@ -254,11 +254,6 @@ def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
         rows_of(ParquetSource(str(path)))
 
 
-def test_no_rows(tmp_path):
-    with pytest.raises(FormatError, match="not one row"):
-        ParquetSource(write(tmp_path / "t.parquet", table().slice(0, 0), "parquet")).parts(1)
-
-
 def test_equals_what_datasets_reads(tmp_path):
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (5, 6 + n % 2, 3), np.uint8) for n in range(COUNT)]
