@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gdsload.conversion.reasons import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
 from gdsload.shards.durable import fsync_path, make_folders
@@ -54,7 +53,6 @@ class PartReport:
         nbytes: bytes of their shards.
         skipped: those that were left out.
         clipped: how many values of each field a cast has clipped.
-        noted: notes for users on the data that was read.
     """
 
     number: int
@@ -62,7 +60,6 @@ class PartReport:
     nbytes: int
     skipped: tuple[Skipped, ...]
     clipped: Mapping[str, int] = field(default_factory=dict)
-    noted: Noted = field(default_factory=dict)
 
 
 class StagingFolder:
@@ -226,8 +223,7 @@ def part_report(stage: str, number: int) -> PartReport | None:
         return None
     _check_links(folder)
     skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
-    noted = {what: (one[0], one[1]) for what, one in found.get("noted", {}).items()}
-    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}), noted)
+    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}))
 
 
 def _check_links(part: str) -> None:

@@ -96,7 +96,41 @@ class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
     """The options of tables in files."""
 
 
-class ParquetSource(TableSource, ImageSource):
+class ImageTableSource(TableSource, ImageSource):
+    """Base of sources of tables that may have images and sounds as `datasets` stores them."""
+
+    def _first(self) -> tuple[Any, list[Leaf]]:
+        """The schema of the first table, and the columns that fields are made of."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self.table_form.to_json()}
+
+    def metadata(self) -> dict[str, Any]:
+        classes = class_names(self._first()[0])
+        return ({"classes": classes} if classes else {}) | super().metadata()
+
+    def notes(self) -> list[str]:
+        decoded = self._images | self._sounds
+        return self.table_form.notes([leaf for leaf in self._leaves() if leaf.name not in decoded])
+
+    def named_modes(self) -> Mapping[str, Mode]:
+        return image_modes(self._first()[0])
+
+    def _leaves(self) -> list[Leaf]:
+        return self._first()[1]
+
+    @property
+    def _images(self) -> frozenset[str]:
+        schema, leaves = self._first()
+        return image_columns(schema) & {leaf.name for leaf in leaves}
+
+    @property
+    def _sounds(self) -> frozenset[str]:
+        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+
+
+class ParquetSource(ImageTableSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
@@ -123,30 +157,8 @@ class ParquetSource(TableSource, ImageSource):
         """See `Source.threads`. Images are made of one row at a time."""
         return not self._images and not self._sounds
 
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), **self.table_form.to_json()}
-
-    def metadata(self) -> dict[str, Any]:
-        classes = class_names(self._first()[0])
-        return ({"classes": classes} if classes else {}) | super().metadata()
-
     def notes(self) -> list[str]:
-        schema, leaves = self._first()
-        files = self._images | self._sounds
-        shown = [leaf for leaf in leaves if leaf.name not in files]
-        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
-
-    @property
-    def _images(self) -> frozenset[str]:
-        schema, leaves = self._first()
-        return image_columns(schema) & {leaf.name for leaf in leaves}
-
-    def named_modes(self) -> Mapping[str, Mode]:
-        return image_modes(self._first()[0])
-
-    @property
-    def _sounds(self) -> frozenset[str]:
-        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+        return [*self.table_form.index_notes(self._first()[0]), *super().notes()]
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         file = self.all_files()[0]
@@ -179,31 +191,17 @@ class ParquetSource(TableSource, ImageSource):
             leaves = self._columns(table, file, partition)
             images = ImageColumns(self._schema(table, file), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
-            for batch in _batches_of(table, low, high, self._read_columns(columns)):
-                for begin, taken in self._taken(batch, file):
-                    step = max(BATCH_BYTES // max(taken.nbytes // max(taken.num_rows, 1), 1), 1)
-                    for first in range(0, taken.num_rows, step):
-                        yield from images.items(
-                            with_partition(taken.slice(first, step), partition), row + begin + first
-                        )
+            for batch in _batches_of(table, low, high, columns):
+                step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
+                for first in range(0, batch.num_rows, step):
+                    yield from images.items(with_partition(batch.slice(first, step), partition), row + first)
                 row += batch.num_rows
-
-    def _read_columns(self, columns: list[str]) -> list[str]:
-        """The columns to read for those that fields are made of."""
-        return columns
-
-    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows to take of some that were read: runs of them, each with the number of its first row among all."""
-        yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
         return partitions_of(self.path, self.all_files())
 
     def _schema(self, table: Any, file: str) -> Any:
         return table.schema_arrow if _is_parquet(table) else table.schema
-
-    def _leaves(self) -> list[Leaf]:
-        return self._first()[1]
 
     def _columns(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
         schema = self.table_form.without_index(self._schema(table, file))
