@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import math
 import re
@@ -104,7 +102,6 @@ def _add_output(parser: Parser) -> None:
     )  # fmt: skip
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the record: conditions, every turn, the verdict")
-    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
     shown.add_argument(
         "--commands", action="store_true", help="only print fio and gdsio commands with the same access pattern"
     )
@@ -261,8 +258,6 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
 
     if chosen.json:
         say(json.dumps(record, indent=1))
-    elif chosen.csv:
-        say(_as_csv(record))
     else:
         blocks = "utf" in (sys.stdout.encoding or "utf-8").lower()
         painted = partial(paint, stream=sys.stdout)
@@ -276,18 +271,3 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
     for why in broken:
         show_note("not met", why)
     return 1 if broken else 0
-
-
-def _as_csv(record: dict[str, Any]) -> str:
-    """A line for each row of both tables."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["state", "name", "gb_per_s", "q1", "q3", "samples_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb",
-                     "share_of_limit", "drive_share"])  # fmt: skip
-    for state in ("cold", "hot"):
-        for row in (record[state] or {"rows": ()})["rows"]:
-            rate, times = row["gb_per_s"], row["batch_ms"] or {}
-            writer.writerow([state, row["name"], rate["median"], rate["q1"], rate["q3"], row["samples_per_s"],
-                             times.get("p50"), times.get("p99"), row["cpu_s_per_gb"], row["share_of_limit"],
-                             row["drive_share"]])  # fmt: skip
-    return text.getvalue().rstrip("\n")

@@ -1,6 +1,5 @@
 """`gdsload bench`: its options, what it prints and writes, and its exit codes. Most measurements are made up."""
 
-import csv
 import html
 import shlex
 import subprocess
@@ -69,10 +68,6 @@ def test_the_record_with_its_verdict_is_printed_in_each_form(dataset, command, m
     found = command(dataset, "--json").tree
     assert found["verdict"]["case"] == "fits memory"
     assert found.items() >= {name: GPU_MACHINE[name] for name in ("schema", "machine", "cold", "hot")}.items()
-    lines = list(csv.DictReader(command(dataset, "--csv").out.splitlines()))
-    assert [(row["state"], row["name"]) for row in lines[:2]] == [("cold", "gds"), ("cold", "bounce")]
-    assert len(lines) == sum(len(GPU_MACHINE[state]["rows"]) for state in ("cold", "hot"))
-    assert float(lines[0]["gb_per_s"]) == 11.6
     command(dataset, "--html", tmp_path / "x.html")
     assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -122,7 +117,6 @@ def test_rules_that_do_not_hold_end_it_with_1(dataset, command, measured, rules,
         ("--budget soon", "--budget: 'soon' is not a time; write 2min, 90s or 1h"),
         ("--budget 0", "--budget: '0' is not a time"),
         ("--row big", "--row: 'big' is not a size; write 8GiB, 150KB or a number of bytes"),
-        ("--json --csv", "not allowed with argument"),
     ],
 )
 def test_wrong_options_are_usage_errors(dataset, capsys, measured, words, said):
