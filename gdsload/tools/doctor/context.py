@@ -18,17 +18,9 @@ from gdsload.tools.doctor.trials import GpuTrial
 
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
-_WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
-_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
-
-
-def container_signs(system: System) -> list[str]:
-    """Signs that this is a container."""
-    groups = system.tree.text("/proc/1/cgroup") or ""
-    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if system.tree.exists(path)]
-    signs += [f"/proc/1/cgroup says {word}" for word in _WORDS if word in groups]
-    signs += [f"{name} is set" for name in _VARIABLES if system.environ.get(name)]
-    return signs + ["the kernel is gVisor"] * ("gVisor" in (system.tree.text("/proc/version") or ""))
+_WORDS = ("docker", "containerd", "libpod", "lxc", "garden")
+_FILES = ("/.dockerenv", "/run/.containerenv")
+"""Words in the control groups, and files, of containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +152,15 @@ class Context:
     @property
     def container(self) -> str:
         """``kubernetes``, ``apptainer`` or ``docker`` for any other container; empty outside of them."""
-        signs = " ".join(container_signs(self.system))
-        kinds = (("kube", "kubernetes"), ("KUBERNETES", "kubernetes"), ("APPTAINER", "apptainer"))
-        return next((kind for word, kind in kinds if word in signs), "docker" if signs else "")
+        tree, environ = self.system.tree, self.system.environ
+        groups = tree.text("/proc/1/cgroup") or ""
+        if environ.get("KUBERNETES_SERVICE_HOST") or "kubepods" in groups:
+            return "kubernetes"
+        if environ.get("APPTAINER_CONTAINER"):
+            return "apptainer"
+        other = environ.get("container") or "gVisor" in (tree.text("/proc/version") or "")
+        other = other or any(word in groups for word in _WORDS) or any(map(tree.exists, _FILES))
+        return "docker" if other else ""
 
 
 def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:

@@ -15,19 +15,11 @@ from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import cgroup_limit, control_groups, meminfo, memory_room
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.block import Volume
-from gdsload.tools.doctor.context import Context, container_signs, on_each, trouble
+from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
 
 _FEW = 4
 """Processors below which a time limit slows the threads that read."""
-
-
-def container(context: Context) -> Finding:
-    """Signs of a container."""
-    signs = container_signs(context.system)
-    if not signs:
-        return ok("no sign of a container", signs=[])
-    return info(f"this is a container ({', '.join(signs)}): it may hide parts of the machine", signs=signs)
 
 
 def wsl(context: Context) -> Finding:
@@ -120,7 +112,6 @@ def drives(context: Context, volume: Volume) -> Finding:
 
 
 CHECKS = (
-    ("machine.container", container),
     ("machine.wsl", wsl),
     ("machine.processors", processors),
     ("memory.page-cache", page_cache),

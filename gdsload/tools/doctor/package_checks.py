@@ -43,24 +43,20 @@ def _package(context: Context, package: str) -> Finding:
         if context.has_gpu and package != "kvikio":
             return warning(message, extra(context), **evidence)
         return info(message, **evidence)
-    again = (f"pip uninstall -y {' '.join(versions)}", *extra(context).commands)
-    if len(versions) > 1 and package == "cupy":
-        evidence["error"] = "more than one cupy is installed"
-        fix = Fix("Uninstall all of them, and install the right one", commands=again)
-        return error(f"more than one cupy is installed, which breaks it: {named}", fix, **evidence)
     broken = context.system.calls.import_error(MODULES[package])
-    evidence |= {"works": not broken, "error": clip(broken, 300)}
     wanted = context.torch.cuda.partition(".")[0]
-    if wanted and any(major not in ("", wanted) for major in _majors(package, versions)):
-        fix = Fix(f"Install the package for CUDA {wanted}", commands=again)
-        return warning(f"{named} is for another CUDA than torch, which is built for CUDA {wanted}", fix, **evidence)
-    if not broken:
+    wrong = f"{named} cannot be imported: {clip(broken, 160)}" if broken else ""
+    if len(versions) > 1 and package == "cupy":
+        wrong = broken = f"more than one cupy is installed, which breaks it: {named}"
+    elif wanted and any(major not in ("", wanted) for major in _majors(package, versions)):
+        wrong = f"{named} is for another CUDA than torch, which is built for CUDA {wanted}"
+    evidence |= {"works": not broken, "error": clip(broken, 300)}
+    if not wrong:
         return ok(named, **evidence)
-    message = f"{named} cannot be imported: {clip(broken, 160)}"
-    if context.has_gpu:
-        line = f"pip install --force-reinstall {' '.join(versions)}"
-        return error(message, Fix("Reinstall it", commands=(line,)), **evidence)
-    return info(message, **evidence)
+    if not context.has_gpu:
+        return info(wrong, **evidence)
+    lines = (f"pip uninstall -y {' '.join(versions)}", *extra(context).commands)
+    return error(wrong, Fix("Uninstall it, and install the right one", commands=lines), **evidence)
 
 
 def _majors(package: str, versions: dict[str, str]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from gdsload.system.units import format_bytes
@@ -13,7 +12,6 @@ from gdsload.tools.doctor.finding import REBOOT, Finding, Fix, clip, error, info
 
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
-_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 
 
@@ -126,53 +124,40 @@ def drives(context: Context, volume: Volume) -> Finding:
     return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
 
 
-def facts(context: Context) -> Finding:
-    """Facts about the drives that explain their throughput, and PCIe links with fewer lanes than possible."""
-    tree, said, narrow = context.system.tree, [], []
+def link(context: Context) -> Finding:
+    """The PCIe links of the drives: one with fewer lanes than possible is slower."""
+    tree, known, narrow = context.system.tree, [], []
     for block in context.place.drives:
-        queue = f"{block.path.rpartition('/')[0] if block.partition else block.path}/queue"
-        link = f"/sys/bus/pci/devices/{block.pci}" if block.pci else ""
-        speed, width, most = (
-            tree.text(f"{link}/{name}", 64) or "" if link else ""
-            for name in ("current_link_speed", "current_link_width", "max_link_width")
-        )
-        chosen = re.search(r"\[([\w-]{1,32})\]", tree.text(f"{queue}/scheduler", 256) or "")
-        sizes = [tree.number(f"{queue}/{name}") for name in ("max_sectors_kb", "read_ahead_kb", "logical_block_size")]
-        words = [
-            f"{clip(speed, 20)} x{clip(width, 4)}" if speed and width else "",
-            f"scheduler {chosen[1]}" if chosen else "",
-            *(text.format(size) for text, size in zip(_SIZES, sizes, strict=True) if size is not None),
-        ]
-        if any(words):
-            said.append(f"{block.name}: {', '.join(filter(None, words))}")
+        folder = f"/sys/bus/pci/devices/{block.pci}"
+        names = ("current_link_speed", "current_link_width", "max_link_width")
+        speed, width, most = (clip(tree.text(f"{folder}/{name}", 64) or "", 20) if block.pci else "" for name in names)
+        if speed and width:
+            known.append(f"{block.name}: {speed} x{width}")
         if width.isdecimal() and most.isdecimal() and int(width) < int(most):
-            narrow.append(f"{block.name} has {clip(width)} of {clip(most)} lanes")
+            narrow.append(f"{block.name} has {width} of {most} lanes")
     if narrow:
         return warning(f"{', '.join(narrow)}, so it reads slower", "Check the slot of the drive, and reseat it")
-    return ok("; ".join(said)) if said else info("no more facts about the drives are visible")
+    return ok("; ".join(known)) if known else info("the PCIe links of the drives are not visible")
 
 
 def extents(context: Context, volume: Volume) -> Finding:
     """Holes and unwritten extents in one file: cuFile reads files that have them through the CPU."""
     trial = volume.trial
-    evidence: dict[str, Any] = {"holes_bytes": trial.holes, "unwritten_bytes": trial.unwritten, "file": trial.file}
-    if trial.holes is None or trial.unwritten is None:
-        return info("the extents of a file cannot be read", **evidence)
-    if not trial.holes and not trial.unwritten:
-        return ok("a file here has neither holes nor unwritten extents", **evidence)
-    name, parts = clip(trial.file), ((trial.holes, "holes"), (trial.unwritten, "unwritten extents"))
-    found = " and ".join(f"{format_bytes(nbytes)} of {word}" for nbytes, word in parts if nbytes)
+    evidence: dict[str, Any] = {"hole": trial.hole, "file": trial.file}
+    if trial.hole is None:
+        return ok("a file here shows no hole and no unwritten extent", **evidence)
     files = f"{quoted(os.path.dirname(trial.file))}/*.safetensors"
     line = f'for file in {files}; do cp --sparse=never "$file" "$file.new" && mv "$file.new" "$file"; done'
     fix = Fix("Rewrite the files without holes", commands=(line,))
-    return trouble(context, f"{name} has {found}, which cuFile reads through the CPU", fix, **evidence)
+    message = f"{clip(trial.file)} has a hole or unwritten extent at byte {trial.hole}: cuFile reads it through the CPU"
+    return trouble(context, message, fix, **evidence)
 
 
 CHECKS = (
     ("storage.path", path),
     ("storage.filesystem", on_each(filesystem)),
     ("storage.drives", on_each(drives)),
-    ("storage.facts", facts),
+    ("storage.link", link),
     ("storage.extents", on_each(extents)),
     ("storage.direct-io", on_each(direct_io)),
 )

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import mmap
 import os
-import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 TRIED_BYTES = 4096
 """The bytes of a direct read: the alignment of fields in shards."""
-_FS_IOC_FIEMAP = 0xC020660B
-_MAP, _EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQI3I")
-_SYNC, _UNWRITTEN, _EXTENTS = 1, 0x800, 1024
 _MADE_BYTES = 2**20
 
 
@@ -66,19 +61,17 @@ class FileTrial:
         file: the file; empty if there was none.
         direct: whether an O_DIRECT read of aligned bytes worked; None if it was not tried.
         direct_error: the error if it did not.
-        holes: bytes of the file without an extent; None if the file system does not report extents.
-        unwritten: bytes of the file in unwritten extents; None likewise.
+        hole: where its first hole or unwritten extent begins; None if the file system reports none.
     """
 
     file: str = ""
     direct: bool | None = None
     direct_error: str = ""
-    holes: int | None = None
-    unwritten: int | None = None
+    hole: int | None = None
 
 
 def try_file(file: str) -> FileTrial:
-    """Read a file with O_DIRECT, and get its extents. May block as long as the file system does."""
+    """Read a file with O_DIRECT, and look for holes. May block as long as the file system does."""
     with mmap.mmap(-1, TRIED_BYTES) as memory, memoryview(memory) as view:
         step = "open"
         try:
@@ -86,33 +79,12 @@ def try_file(file: str) -> FileTrial:
             try:
                 step = "read"
                 os.preadv(fd, [view], 0)
-                return FileTrial(file, True, "", *_extents(fd))
+                hole = os.lseek(fd, 0, os.SEEK_HOLE)
+                return FileTrial(file, True, "", hole if hole < os.fstat(fd).st_size else None)
             finally:
                 os.close(fd)
         except OSError as error:
             return FileTrial(file, False, f"{step}: {error.strerror}")
-
-
-def _extents(fd: int) -> tuple[int | None, int | None]:
-    """Bytes of a file in holes, and in unwritten extents (linux/fiemap.h)."""
-    size, there, unwritten, start = os.fstat(fd).st_size, 0, 0, 0
-    try:
-        while start < size:
-            asked = bytearray(_MAP.size + _EXTENTS * _EXTENT.size)
-            _MAP.pack_into(asked, 0, start, size - start, _SYNC, 0, _EXTENTS, 0)
-            fcntl.ioctl(fd, _FS_IOC_FIEMAP, asked)
-            count = _MAP.unpack_from(asked)[3]
-            for index in range(count):
-                logical, _, nbytes, _, _, flags, *_ = _EXTENT.unpack_from(asked, _MAP.size + index * _EXTENT.size)
-                inside = min(logical + nbytes, size) - max(logical, start)
-                there += inside
-                unwritten += inside * bool(flags & _UNWRITTEN)
-                start = logical + nbytes
-            if count < _EXTENTS:
-                break
-    except (OSError, struct.error):
-        return None, None
-    return size - there, unwritten
 
 
 @contextlib.contextmanager

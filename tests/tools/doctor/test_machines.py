@@ -114,6 +114,23 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     assert "a stranger" not in Calls().import_error("cupy")
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "environ", "kind"),
+    [
+        ("/.dockerenv", "", {}, "docker"),
+        ("/proc/1/cgroup", "12:memory:/kubepods/burstable\n", {"container": "x"}, "kubernetes"),
+        ("/proc/1/cgroup", "12:memory:/lxc/a\n", {}, "docker"),
+        ("/proc/version", "Linux gVisor", {}, "docker"),
+        ("/proc/1/cgroup", "0::/\n", {"APPTAINER_CONTAINER": "x"}, "apptainer"),
+        ("/proc/1/cgroup", "0::/\n", {}, None),
+    ],
+)
+def test_the_kind_of_a_container(laptop: Made, path, text, environ, kind):
+    laptop.write(path, text)
+    laptop.environ |= environ
+    assert laptop.diagnose().machine["container"] == kind
+
+
 def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):
     nvfs.distributions = {"cupy-cuda12x": "13.0.0", "kvikio-cu13": "26.10.0"}
     nvfs.broken = {"kvikio": "RuntimeError: libcufile.so.0"}
