@@ -168,14 +168,13 @@ def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any
     return (warning if context.has_gpu else info)(message, fix, **evidence)
 
 
-def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
+def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "") -> Finding:
     """A requirement of a way to DMA. `holds` is None if unknown. It is no warning without a GPU, or if DMA works."""
-    evidence["fulfilled"] = holds
     if holds:
-        return ok(message, **evidence)
+        return ok(message, fulfilled=True)
     if not context.has_gpu or context.probe.proven:
-        return info(message, fix, **evidence)
-    return (unknown if holds is None else warning)(message, fix, **evidence)
+        return info(message, fix, fulfilled=holds)
+    return (unknown if holds is None else warning)(message, fix, fulfilled=holds)
 
 
 Check = Callable[[Context], Finding]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gdsload.system.probe.mounts import Mount
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Context, on_each, trouble
@@ -18,9 +19,7 @@ _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 def path(context: Context) -> Finding:
     """The path itself, and its shards."""
     place = context.place
-    evidence: dict[str, Any] = {
-        "path": place.path, "exists": place.exists, "shards": place.shards, "bytes": place.nbytes, "lost": place.lost
-    }  # fmt: skip
+    evidence = {"shards": place.shards, "bytes": place.nbytes, "lost": place.lost}
     name = clip(place.path)
     if place.exists is None:
         fix = Fix("Check whether its file system hangs", "root", "", ("sudo dmesg | tail -50",))
@@ -39,16 +38,13 @@ def filesystem(context: Context, volume: Volume) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
     mount, in_memory = volume.mount, volume.in_memory
     if mount is None:
-        return unknown("the file system is not in the mount table", kind="", options=[])
-    evidence: dict[str, Any] = {
-        "kind": mount.kind, "point": mount.point, "root": mount.root, "source": mount.source,
-        "options": list(mount.options), "bind": mount.root != "/", "in_memory": in_memory,
-    }  # fmt: skip
+        return unknown("the file system is not in the mount table")
+    evidence: dict[str, Any] = {"options": list(mount.options), "in_memory": in_memory}
     name = f"{clip(mount.kind, 30)} on {clip(mount.point)}"
     given = ", and give the container that folder as a volume" if context.container else ""
     local = Fix(f"Put the data on a local ext4 (with data=ordered) or XFS{given}")
     if mount.kind == "ext4":
-        return _ext4(context, name, evidence)
+        return _ext4(context, name, mount)
     if mount.kind == "xfs":
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
@@ -66,25 +62,25 @@ def filesystem(context: Context, volume: Volume) -> Finding:
     return trouble(context, f"{name}: cuFile cannot read this file system by DMA", local, **evidence)
 
 
-def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
+def _ext4(context: Context, name: str, mount: Mount) -> Finding:
     """Ext4 in ordered mode, by the mount table.
 
     The table leaves the mode out where it is the default, and cuFile looks only there. By Linux' fs/ext4/super.c it is
     shown if it was given when the file system was mounted; a remount changes nothing.
     """
-    mode = next((option for option in evidence["options"] if option.startswith("data=")), "")
-    evidence["data"] = mode[5:]
+    mode = next((option for option in mount.options if option.startswith("data=")), "")
+    evidence = {"options": list(mount.options)}
     if mode == "data=ordered":
         return ok(f"{name}, data=ordered: cuFile supports it", **evidence)
     if mode:
         fix = Fix("Mount it with data=ordered", "root", "unmounting it")
         return trouble(context, f"{name}, {clip(mode)}: cuFile requires data=ordered", fix, **evidence)
-    point, message = str(evidence["point"]), f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
-    source, where, price = quoted(evidence["source"]), quoted(point), "unmounting it, but no reboot"
+    point, message = mount.point, f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
+    source, where, price = quoted(mount.source), quoted(point), "unmounting it, but no reboot"
     mounted = f"mount -o data=ordered {source}"
     lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# permanently: /etc/fstab")
     does = f"Mount {clip(point)} with data=ordered"
-    if context.container or evidence["bind"]:
+    if context.container or mount.root != "/":
         does = f"Mount {source} with data=ordered{', on the host' * bool(context.container)}"
         lines = (f"# where it is mounted: umount, then {mounted} (permanently: /etc/fstab)",)
     elif point == "/":
@@ -97,13 +93,12 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
 def direct_io(_context: Context, volume: Volume) -> Finding:
     """Direct I/O: reads that bypass the page cache."""
     trial = volume.trial
-    evidence: dict[str, Any] = {"works": trial.direct, "error": trial.direct_error, "file": trial.file}
     if trial.direct is None:
-        return unknown("direct I/O was not tried: there is no file here, and none can be created", **evidence)
+        return unknown("direct I/O was not tried: there is no file here, and none can be created")
     if not trial.direct:
         fix = "Use ext4 or XFS with blocks of 4096 bytes, since cold reads through the page cache are slower"
-        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix, **evidence)
-    return ok("direct I/O works", **evidence)
+        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix)
+    return ok("direct I/O works")
 
 
 def drives(context: Context, volume: Volume) -> Finding:
@@ -143,14 +138,13 @@ def link(context: Context) -> Finding:
 def extents(context: Context, volume: Volume) -> Finding:
     """Holes and unwritten extents in one file: cuFile reads files that have them through the CPU."""
     trial = volume.trial
-    evidence: dict[str, Any] = {"hole": trial.hole, "file": trial.file}
     if trial.hole is None:
-        return ok("a file here shows no hole and no unwritten extent", **evidence)
+        return ok("a file here shows no hole and no unwritten extent")
     files = f"{quoted(os.path.dirname(trial.file))}/*.safetensors"
     line = f'for file in {files}; do cp --sparse=never "$file" "$file.new" && mv "$file.new" "$file"; done'
     fix = Fix("Rewrite the files without holes", commands=(line,))
     message = f"{clip(trial.file)} has a hole or unwritten extent at byte {trial.hole}: cuFile reads it through the CPU"
-    return trouble(context, message, fix, **evidence)
+    return trouble(context, message, fix)
 
 
 CHECKS = (

@@ -28,7 +28,6 @@ def test_layers_that_form_a_circle_end(nvfs: Made):
 def test_btrfs_is_found_by_its_source(nvfs: Made):
     found = mounted(nvfs, "40 27 0:33 /@data /data rw - btrfs /dev/nvme0n1p1 rw,compress=zstd:1,subvol=/@data")
     assert found["storage.drives"].evidence["stack"][0]["name"] == "nvme0n1p1"
-    assert found["storage.filesystem"].evidence["bind"] is True
 
 
 def test_nvme_multipath_hides_the_controller_behind_a_subsystem(nvfs: Made):
