@@ -9,6 +9,7 @@ from typing import Any
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.bench.compare import EQUAL
 from gdsload.tools.bench.facts import STATES, Facts, Row, State, figure, percent, rate, thousands
+from gdsload.tools.cli.terminal import elapsed
 
 Record = dict[str, Any]
 
@@ -91,7 +92,7 @@ def cold_start(record: Record) -> list[tuple[str, str, str]]:
         (
             f"epoch {number}" + (", cold" if number == 1 else ""),
             f"{figure(epoch['gb_per_s'])} GB/s",
-            f"{figure(epoch['seconds'])} s, first batch after {_time(epoch['first_batch_s'])}",
+            f"{figure(epoch['seconds'])} s, first batch after {elapsed(epoch['first_batch_s'])}",
         )
         for number, epoch in enumerate(found.get("epochs", ()), 1)
     ]
@@ -179,7 +180,3 @@ def _paths(row: Row) -> str:
     moved = row.get("bytes_by_path") or {}
     total = sum(moved.values())
     return ", ".join(f"{path} {percent(count / total)}" for path, count in moved.items() if count) if total else ""
-
-
-def _time(seconds: float) -> str:
-    return f"{figure(seconds)} s" if seconds >= 1 else f"{figure(seconds * 1000)} ms"

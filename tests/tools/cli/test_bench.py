@@ -4,13 +4,11 @@ import html
 import shlex
 import subprocess
 import sys
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.errors import ReadError
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
 from gdsload.tools.cli import Terminated
@@ -224,11 +222,3 @@ def test_too_few_open_files_are_one_error(dataset):
     _, error, hint = found.stderr.splitlines()
     assert error == "error: torch's loader needs 28 open files, and the limit is 20"
     assert "ulimit -n" in hint
-
-
-def test_what_torch_says_of_too_many_open_files_is_an_error_of_ours(dataset, monkeypatch):
-    fails = Mock(side_effect=RuntimeError("Too many open files. Communication with the workers is no longer possible."))
-    monkeypatch.setattr("torch.utils.data.DataLoader.__iter__", fails)
-    row = rows.TorchRow(bench.make_plan(str(dataset), device="cpu", workers=1))
-    with pytest.raises(ReadError, match="ulimit -n"):
-        next(row.epoch(0))
