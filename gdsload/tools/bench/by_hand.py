@@ -54,7 +54,10 @@ class StoredRows:
     def batch(self, ids: IntArray) -> dict[str, Any]:
         """Samples by id, as `gdsload.DataLoader` gives them with ``ragged="offsets"``."""
         columns, nbytes = self.columns(ids)
-        memory = _shared_memory(nbytes) if self._shared else torch.empty(nbytes, dtype=torch.uint8)
+        memory = torch.empty(0 if self._shared else nbytes, dtype=torch.uint8)
+        if self._shared:  # as torch's default_collate does it: no copy is made when the batch leaves the worker
+            storage = memory.untyped_storage()._new_shared(max(nbytes, 1))  # noqa: SLF001
+            memory = memory.set_(storage)[:nbytes]
         view = memory.numpy().data
         for column in columns:
             position = column.begin
@@ -110,9 +113,3 @@ def runs(extents: Extents) -> Iterator[tuple[int, int, int]]:
     first = np.flatnonzero(np.r_[True, (some.file[1:] != some.file[:-1]) | (some.offset[1:] != ends[:-1])])
     nbytes = np.add.reduceat(some.nbytes, first)
     return zip(some.file[first].tolist(), some.offset[first].tolist(), nbytes.tolist(), strict=True)
-
-
-def _shared_memory(nbytes: int) -> torch.Tensor:
-    # As torch's default_collate does it: no copy is made when the batch leaves the worker.
-    storage = torch.empty(0, dtype=torch.uint8).untyped_storage()._new_shared(max(nbytes, 1))  # noqa: SLF001
-    return torch.empty(0, dtype=torch.uint8).set_(storage)[:nbytes]

@@ -144,7 +144,11 @@ def remarks(record: Record, state: State) -> Iterator[str]:
     for row in rows:
         if row["kind"] != "gdsload" and row.get("detail"):
             yield f"{row['name']}: {row['detail']}"
-    paths = [f"{row['name']} {moved}" for row in rows if (moved := _paths(row))]
+    paths = []
+    for row in rows:
+        moved = {path: count for path, count in (row.get("bytes_by_path") or {}).items() if count}
+        shares = ", ".join(f"{path} {percent(count / sum(moved.values()))}" for path, count in moved.items())
+        paths += [f"{row['name']} {shares}"] if moved else []
     if paths:
         yield f"bytes by path, from counters: {'; '.join(paths)}"
     for row in rows:
@@ -174,9 +178,3 @@ def _spread(row: Row) -> float | None:
     """Half of what is between the quartiles of the turns' rates, as a share of the median; None for one turn."""
     quartiles = row["gb_per_s"]
     return (quartiles["q3"] - quartiles["q1"]) / 2 / rate(row) if len(row["turns"]) > 1 and rate(row) else None
-
-
-def _paths(row: Row) -> str:
-    moved = row.get("bytes_by_path") or {}
-    total = sum(moved.values())
-    return ", ".join(f"{path} {percent(count / total)}" for path, count in moved.items() if count) if total else ""

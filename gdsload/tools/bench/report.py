@@ -41,7 +41,8 @@ def render_text(
         lines += _entries(title, entries, width, painted)
     for state in STATES:
         lines += _table(record, state, width, blocks, painted)
-    return "\n".join([*lines, *_verdict(record, width, painted), *_notes(record, width)])
+    notes = [line for note in contents.notes(record) for line in wrapped(plain(note), width, first="- ", rest="  ")]
+    return "\n".join([*lines, *_verdict(record, width, painted), "", *notes])
 
 
 def _labelled(name: str, text: str, width: int, indent: str = "", label: int = _LABEL) -> list[str]:
@@ -140,9 +141,3 @@ def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str
     for number, command in enumerate(found["next"]):
         label = "" if number else "Next"
         yield f"  {label:<{_LABEL - 2}}{plain(command)}" if wide else f"  {plain(command)}"
-
-
-def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    yield ""
-    for note in contents.notes(record):
-        yield from wrapped(plain(note), width, first="- ", rest="  ")

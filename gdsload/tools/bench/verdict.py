@@ -43,16 +43,9 @@ _MANY_CORES = 0.1
 class Answer:
     """A verdict on GDS.
 
-    Attributes:
-        gds: whether GDS helps: "no", "yes", "unavailable", "worse" (do not use it) or "unknown" (no verdict).
-        case: the case of the table.
-        sentence: the verdict.
-        why: the evidence.
-        saves: the CPU time that GDS saves, or would save.
-        do: the advice.
-        otherwise: the conditions under which the verdict would change.
-        comparison: gds compared with the best other row, if both were measured.
-        cpu_s_per_gb_saved: CPU seconds per GB that gds saves compared with that row.
+    `gds` is "worse" where it is not to be used, and "unknown" without a verdict. `case` is that of the table, `why` the
+    evidence, `otherwise` the conditions under which the verdict would change. `saves` and `cpu_s_per_gb_saved` are of
+    CPU time, and `comparison` is gds compared with the best other row, if both were measured.
     """
 
     gds: Gds

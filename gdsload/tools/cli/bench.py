@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _ROW_BYTES = 150_000
-_KEPT = {
-    "--row": "row", "--shuffle": "shuffle", "--batch-size": "batch_size", "--device": "device", "--backends": "backend",
-    "--workers": "workers",
-}  # fmt: skip
-"""Options that the commands of `next` have, too, by attribute: they choose what is measured, and not for how long."""
+_KEPT = ("row", "shuffle", "batch_size", "device", "backends", "workers")
+"""Options that the commands of `next` have, too: they choose what is measured, and not for how long."""
 _EXAMPLES = """
 gdsload bench shards/                         does GDS help here?
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
@@ -81,7 +78,7 @@ def _add_measure(parser: Parser) -> None:
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
-        parser, "--backends", dest="backend", one=_backend, metavar="NAME,...",
+        parser, "--backends", one=_backend, metavar="NAME,...",
         help=f"backends to measure (default: all that work here). {ways}",
     )  # fmt: skip
     parser.add_argument(
@@ -217,7 +214,7 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 
     return make_plan(
         path, batch_size=chosen.batch_size, shuffle={None: True, "none": False}.get(chosen.shuffle, chosen.shuffle),
-        device=chosen.device, backends=tuple(chosen.backend) if chosen.backend else None,
+        device=chosen.device, backends=tuple(chosen.backends) if chosen.backends else None,
         budget_s=chosen.budget,
         turns=chosen.turns, seconds=chosen.seconds, cold=not chosen.hot_only, hot=not chosen.cold_only,
         workers=chosen.workers, step_ms=chosen.step_ms,
@@ -242,9 +239,9 @@ def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any
 
     record["command"] = shlex.join(["gdsload", *chosen.words])
     record["conditions"]["options"] = {
-        name: ",".join(value) if isinstance(value, list) else str(value)
-        for name, attribute in _KEPT.items()
-        if (value := getattr(chosen, attribute)) is not None
+        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
+        for name in _KEPT
+        if (value := getattr(chosen, name)) is not None
     }
     if chosen.make is not None:
         record["dataset"]["made_in"] = chosen.make[1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gdsload.system.units import counted, format_bytes
 from gdsload.system.version import __version__
-from gdsload.tools.cli.card_facts import ROW, Classes, FieldFacts, Lengths, cached_share, classes_of, field_facts
+from gdsload.tools.cli.card_facts import ROW, Classes, FieldFacts, cached_share, classes_of, field_facts
 from gdsload.tools.cli.samples import Spread, drawn, metadata_lines, short
 from gdsload.tools.cli.terminal import plain
 from gdsload.tools.cli.thumbnails import has_pictures, thumbnails
@@ -82,7 +82,10 @@ def make_card(dataset: ShardDataset) -> str:
         if one.texts:
             lines += [f"<h2>First texts: {as_text(one.name)}</h2>", '<div class="texts">']
             lines += [*(_block(text) for text in one.texts), "</div>"]
-    lines += ["<h2>Use it</h2>", _block(_code(dataset)), _foot()]
+    lines += ["<h2>Use it</h2>", _block(_code(dataset))]
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
+    lines += [f'<footer class="soft">Written by {by}.</footer>']
     return web_page(f"{name}: dataset card", _STYLE, "\n".join(lines))
 
 
@@ -127,7 +130,10 @@ def _fields(
         if one.values and one.values.count and (classes is None or one.name != classes.name):
             yield from _values(one.values)
         if one.lengths:
-            yield from _lengths(one.lengths, "bytes" if one.field.is_string else "rows")
+            least, middle, most, longest = one.lengths.quantiles
+            what = "bytes" if one.field.is_string else "rows"
+            yield f"<p>{least} to {longest} {what}, median {middle}, 99 % up to {most}</p>"
+            yield from _histogram(one.lengths.spread, what)
             if one.lengths.padding_to_longest and not one.field.is_string:
                 yield f'<p class="soft">Padding is {one.lengths.padding_to_longest:.0%} if all samples are padded to '
                 yield f"the longest one, and {one.lengths.padding:.0%} in batches of 64.</p>"
@@ -140,12 +146,6 @@ def _values(found: Spread) -> Iterator[str]:
     odd = [f"{one} {word}" for one, word in ((found.nan, "NaN"), (found.infinite, "infinite")) if one]
     yield f"<p>{', '.join([*said, *odd])}{f' of {found.count} values' if odd else ''}</p>"
     yield from _histogram(found, "values")
-
-
-def _lengths(found: Lengths, what: str) -> Iterator[str]:
-    least, middle, most, longest = found.quantiles
-    yield f"<p>{least} to {longest} {what}, median {middle}, 99 % up to {most}</p>"
-    yield from _histogram(found.spread, what)
 
 
 def _histogram(found: Spread, what: str) -> Iterator[str]:
@@ -225,9 +225,3 @@ def _code(dataset: ShardDataset) -> str:
         f"import gdsload\n\nloader = gdsload.DataLoader({dataset.path!r}, batch_size=256, shuffle=True)\n"
         f"for batch in loader:\n    {use}"
     )
-
-
-def _foot() -> str:
-    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
-    return f'<footer class="soft">Written by {by}.</footer>'

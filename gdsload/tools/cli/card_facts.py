@@ -196,16 +196,11 @@ def cached_share(dataset: ShardDataset) -> float | None:
                 begin = int(ends[file] - sizes[file])
                 inside = [place - begin for place in places if begin <= place < ends[file]]
                 there += sum(is_resident(fd, place) for place in inside)
-                if not _answers(fd):
+                os.pread(fd, 1, 0)
+                if not is_resident(fd, 0):  # not all file systems report a page that was just read
                     return None
             finally:
                 os.close(fd)
     except (GdsloadError, OSError):
         return None
     return there / len(places)
-
-
-def _answers(fd: int) -> bool:
-    """Return whether the file system reports a page that was just read as resident; not all of them do."""
-    os.pread(fd, 1, 0)
-    return is_resident(fd, 0)

@@ -26,15 +26,11 @@ def extra(context: Context) -> Fix:
     return Fix("Install gdsload's packages for CUDA", commands=(line,))
 
 
-def _versions(context: Context, package: str) -> dict[str, str]:
-    found = context.system.calls.distributions()
-    plain = re.compile(rf"{package.replace('-', '[-_]')}(-cu(da)?\d+x?)?")
-    return {name: version for name, version in found.items() if plain.fullmatch(name)}
-
-
 def _package(context: Context, package: str) -> Finding:
     """A package: installed once, importable, and built for torch's CUDA."""
-    versions = _versions(context, package)
+    plain = re.compile(rf"{package.replace('-', '[-_]')}(-cu(da)?\d+x?)?")
+    found = context.system.calls.distributions()
+    versions = {name: version for name, version in found.items() if plain.fullmatch(name)}
     needed = _NEEDED_FOR[package]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"works": False}
