@@ -66,7 +66,7 @@ def thumbnails(dataset: ShardDataset, name: str, numbers: list[int], large: int)
             pixels = decode_image(memoryview(value), read_image_header(value)) if encoded else as_picture(value, limits)
             picture = Image.fromarray(pixels)
             kind = ' class="small"' if max(picture.size) <= _SMALL else ""
-            found[number] = f'<img{kind} src="{_address(Image, picture, large)}" alt="{text}" title="{text}">', text
+            found[number] = f'<img{kind} src="{_address(Image, picture, large)}" alt="{text}" title="{text}"/>', text
     return found
 
 
