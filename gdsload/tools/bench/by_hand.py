@@ -32,9 +32,7 @@ class Column(NamedTuple):
 class StoredRows:
     """Reads samples with one `preadv` for each run of neighbours, in the calling thread; pickled by its path.
 
-    Args:
-        path: the dataset.
-        shared: whether batches are made in memory that processes share, as torch's own collate does in workers.
+    With `shared`, batches are made in memory that processes share, as torch's own collate does in workers.
     """
 
     def __init__(self, path: str, *, shared: bool = False) -> None:

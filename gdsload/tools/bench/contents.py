@@ -16,13 +16,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        title: its heading.
-        cells: its texts, one for each row.
-        spare: columns with a higher number are left out first where space is short; 0: never.
-    """
+    """A column of a table. Those with a higher `spare` are left out first where space is short; 0: never."""
 
     title: str
     cells: tuple[str, ...]

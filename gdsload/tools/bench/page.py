@@ -37,11 +37,7 @@ _SPARE = 2
 
 
 def render_page(record: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-        record: what `run_bench` returns, with its verdict.
-    """
+    """The page of a record of `run_bench` with its verdict."""
     title = f"gdsload bench {record['dataset']['path']}"
     parts = [f"<h1>{as_text(title)}</h1>", *_verdict(record)]
     parts += _facts("Limits", contents.limits(record))

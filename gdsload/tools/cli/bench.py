@@ -129,11 +129,7 @@ def _duration(text: str) -> float:
 
 
 class _Expectation:
-    """A rule that a record has to hold.
-
-    Raises:
-        argparse.ArgumentTypeError: if the text is none.
-    """
+    """A rule that a record has to hold."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(rf"\s*(?:(gds)\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))\s*", text)

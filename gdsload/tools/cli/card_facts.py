@@ -61,11 +61,9 @@ class FieldFacts:
     """The facts of one field.
 
     Attributes:
-        nbytes: bytes of all its samples; estimated if not all lengths were read.
+        nbytes: of all its samples; estimated if not all lengths were read.
         values: statistics of its numbers in the random samples; None for texts, bytes, images and complex numbers.
-        lengths: the lengths of a ragged field.
         images: codecs, widths and heights of encoded images, as text.
-        texts: the first texts.
     """
 
     name: str

@@ -131,12 +131,10 @@ class Volume:
 
     Attributes:
         folder: a folder of it that data are in, without links.
-        mount: the mount; None if the mount table does not say.
+        mount: None if the mount table does not say.
         stack: block devices from the file system down to the drives.
-        shards: safetensors files on it.
-        nbytes: bytes in them.
+        shards: number of safetensors files on it, and `nbytes` the bytes in them.
         file: one of them that is large enough for a trial read, or empty.
-        trial: the trial read of a file on it.
     """
 
     folder: str

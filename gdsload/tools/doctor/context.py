@@ -28,7 +28,7 @@ class DataPlace:
     """The location of the data: a path, and the mounts of its shards.
 
     Attributes:
-        path: the absolute path that the user named.
+        path: absolute, as the user named it.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
         lost: links to shards that lead nowhere.
@@ -74,13 +74,7 @@ def locate(system: System, path: str) -> DataPlace:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The facts that checks use.
-
-    Attributes:
-        device: the device that the user named, or empty.
-        gpu: the device as torch describes it.
-        probe: cuFile's worst result.
-    """
+    """The facts that checks use. `device` is the one that the user named, if any; `probe` is cuFile's worst result."""
 
     system: System
     place: DataPlace

@@ -22,18 +22,14 @@ class GpuTrial:
 
     Attributes:
         kind: ``cuda``, ``hip``, another accelerator's name as torch has it, or empty for none.
-        name: the device's name.
         address: its PCI address, such as ``0000:3b:00.0``, or empty.
-        total_bytes: its memory.
         error: the reason why it cannot be used, or empty.
         registered: whether a page of a file, mapped read-only, can be registered with CUDA; None if not tried.
-        register_error: CUDA's error if it cannot.
         mapped_rate: bytes per second of the GPU's copies from pages of a file; 0 if not measured.
         pinned_rate: the same from pinned memory.
         coherent: whether CPU and GPU have coherent memory.
         slow: whether they have, and `mapped_rate` is too low for the `mapped` backend.
-        bar1_bytes: the size of BAR1 by NVML; 0 if unknown.
-        bar1_free: the free part of it.
+        bar1_bytes: the size of BAR1 by NVML, of which `bar1_free` are free; 0 if unknown.
         status: the end of the process that tried it: ``ok``, ``timeout``, ``crashed`` or ``skipped``.
     """
 
@@ -58,9 +54,7 @@ class FileTrial:
     """The result of a direct read of a file.
 
     Attributes:
-        file: the file; empty if there was none.
         direct: whether an O_DIRECT read of aligned bytes worked; None if it was not tried.
-        direct_error: the error if it did not.
         hole: where its first hole or unwritten extent begins; None if the file system reports none.
     """
 
