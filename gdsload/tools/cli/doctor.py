@@ -164,7 +164,7 @@ def _machine(report: Report) -> str:
         f"libcufile {machine['libcufile']}" if machine["libcufile"] and machine["gpu"] else "",
         f"Linux {machine['kernel']}" if machine["kernel"] else "",
         f"torch {machine['torch']}" if machine["torch"] else "no torch",
-        machine["container"].replace("docker", "container") if machine["container"] else "",
+        "container" if machine["container"] else "",
     ]
     return ", ".join(filter(None, words))
 

@@ -30,11 +30,11 @@ _PATCHED = Fix(
     "Install the nvme driver of DOCA-OFED 26.04 or later, which registers with nvidia-fs", "root", "a reboot",
     ("sudo apt install doca-ofed mlnx-nvme-dkms  # from NVIDIA's DOCA repository", INITRAMFS, REBOOT),
 )  # fmt: skip
-_NODES = {
-    "docker": "# docker run -e NVIDIA_GDS=enabled ...   or: --device /dev/nvidia-fs0, and its siblings",
-    "apptainer": "# apptainer run --nv --bind /dev/nvidia-fs0 ...",
-    "kubernetes": "# env: [{name: NVIDIA_GDS, value: enabled}]",
-}
+_NODES = (
+    "# docker run -e NVIDIA_GDS=enabled ...   or: --device /dev/nvidia-fs0, and its siblings",
+    "# Kubernetes: env: [{name: NVIDIA_GDS, value: enabled}]",
+    "# apptainer run --nv --bind /dev/nvidia-fs0 ...",
+)
 
 
 def gpu(context: Context) -> Finding:
@@ -158,8 +158,7 @@ def module(context: Context) -> Finding:
     if context.nvfs and nodes:
         return condition(context, True, f"nvidia-fs {version} is loaded")
     if context.nvfs:
-        line = _NODES[context.container or "docker"]
-        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a container restart", (line,))
+        fix = Fix("Start the container with NVIDIA_GDS=enabled", "container", "a container restart", _NODES)
         message = f"nvidia-fs {version} is loaded, but there is no /dev/nvidia-fs0 here"
         return condition(context, False, message, fix)
     install = "sudo apt install nvidia-fs || sudo dnf install nvidia-fs  # from NVIDIA's CUDA repository"

@@ -18,9 +18,9 @@ from gdsload.tools.doctor.trials import GpuTrial
 
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
-_WORDS = ("docker", "containerd", "libpod", "lxc", "garden")
+_WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
 _FILES = ("/.dockerenv", "/run/.containerenv")
-"""Words in the control groups, and files, of containers."""
+_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +144,12 @@ class Context:
         return any(self.system.tree.exists(f"/proc/driver/nvidia-fs/{name}") for name in ("devcount", "version"))
 
     @property
-    def container(self) -> str:
-        """``kubernetes``, ``apptainer`` or ``docker`` for any other container; empty outside of them."""
+    def container(self) -> bool:
+        """True if there are signs of a container."""
         tree, environ = self.system.tree, self.system.environ
-        groups = tree.text("/proc/1/cgroup") or ""
-        if environ.get("KUBERNETES_SERVICE_HOST") or "kubepods" in groups:
-            return "kubernetes"
-        if environ.get("APPTAINER_CONTAINER"):
-            return "apptainer"
-        other = environ.get("container") or "gVisor" in (tree.text("/proc/version") or "")
-        other = other or any(word in groups for word in _WORDS) or any(map(tree.exists, _FILES))
-        return "docker" if other else ""
+        groups, kernel = tree.text("/proc/1/cgroup") or "", tree.text("/proc/version") or ""
+        signs = [any(map(environ.get, _VARIABLES)), any(map(tree.exists, _FILES)), "gVisor" in kernel]
+        return any(signs) or any(word in groups for word in _WORDS)
 
 
 def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:

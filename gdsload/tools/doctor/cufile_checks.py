@@ -21,12 +21,12 @@ _REMEDIES = {
 }
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
 """Libraries that cuFile loads itself, without an error if one is missing."""
-_UDEV = {
-    "docker": "# docker run -v /run/udev:/run/udev:ro ...",
-    "apptainer": "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
-    "kubernetes": "# volumes: [{name: udev, hostPath: {path: /run/udev}}]\n"
-    "# volumeMounts: [{name: udev, mountPath: /run/udev, readOnly: true}]",
-}
+_UDEV = (
+    "# docker run -v /run/udev:/run/udev:ro ...",
+    "# Kubernetes: volumes: [{name: udev, hostPath: {path: /run/udev}}]",
+    "#   and volumeMounts: [{name: udev, mountPath: /run/udev, readOnly: true}]",
+    "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
+)
 _UNREAD_FROM = (1, 17)
 """The first libcufile without CUFILE_ALLOW_COMPAT_MODE: 1.13 to 1.16 have the word in them, 1.17 to 1.20 do not."""
 
@@ -143,10 +143,8 @@ def udev(context: Context, volume: Volume) -> Finding:
         return trouble(context, message, Fix("Make udev rewrite the record", "root", "", (trigger,)))
     fix = Fix("Write the record by hand, since there is no udev here", "root", "", (f"sudo sh -c '{by_hand}'",))
     if context.container:
-        lines = (*_UDEV[context.container].split("\n"), f"# or, as root in the container: {by_hand}")
+        lines = (*_UDEV, f"# or, as root in the container: {by_hand}")
         fix = Fix("Start the container with -v /run/udev:/run/udev:ro", "container", "a container restart", lines)
-        if context.container != "docker":
-            fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
     return trouble(context, f"/run/udev is missing, {refuses}", fix)
 
 

@@ -115,20 +115,13 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "environ", "kind"),
-    [
-        ("/.dockerenv", "", {}, "docker"),
-        ("/proc/1/cgroup", "12:memory:/kubepods/burstable\n", {"container": "x"}, "kubernetes"),
-        ("/proc/1/cgroup", "12:memory:/lxc/a\n", {}, "docker"),
-        ("/proc/version", "Linux gVisor", {}, "docker"),
-        ("/proc/1/cgroup", "0::/\n", {"APPTAINER_CONTAINER": "x"}, "apptainer"),
-        ("/proc/1/cgroup", "0::/\n", {}, None),
-    ],
+    ("path", "text"),
+    [("/.dockerenv", ""), ("/proc/1/cgroup", "12:memory:/kubepods/burstable\n"), ("/proc/version", "Linux gVisor")],
 )
-def test_the_kind_of_a_container(laptop: Made, path, text, environ, kind):
+def test_signs_of_a_container(laptop: Made, path, text):
+    assert not laptop.diagnose().machine["container"]
     laptop.write(path, text)
-    laptop.environ |= environ
-    assert laptop.diagnose().machine["container"] == kind
+    assert laptop.diagnose().machine["container"]
 
 
 def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):
