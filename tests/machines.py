@@ -169,7 +169,7 @@ def make_gpu(
     made.gpu = GpuTrial(
         "cuda", "NVIDIA H100 80GB HBM3", GPU, 80 * 2**30, registered=True, mapped_rate=52e9, pinned_rate=55e9
     )
-    made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1", "kvikio-cu13": "26.10.0"}
+    made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1"}
 
 
 @pytest.fixture

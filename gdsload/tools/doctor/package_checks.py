@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from gdsload.tools.doctor.context import Check, Context
-from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
+from gdsload.tools.doctor.context import Check, Context, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok
 from gdsload.tools.doctor.system import MODULES
 
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
     "cupy": "gathers that use only a few multiprocessors of the GPU",
-    "kvikio": "comparisons with its reads",
     "cuda-bindings": "the gds backend and cuFile's counters",
 }
 
@@ -31,14 +30,11 @@ def _package(context: Context, package: str) -> Finding:
     plain = re.compile(rf"{package.replace('-', '[-_]')}(-cu(da)?\d+x?)?")
     found = context.system.calls.distributions()
     versions = {name: version for name, version in found.items() if plain.fullmatch(name)}
-    needed = _NEEDED_FOR[package]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     evidence: dict[str, Any] = {"works": False}
     if not versions:
-        message = f"{package} is not installed (needed for {needed})"
-        if context.has_gpu and package != "kvikio":
-            return warning(message, extra(context), **evidence)
-        return info(message, **evidence)
+        message = f"{package} is not installed (needed for {_NEEDED_FOR[package]})"
+        return trouble(context, message, extra(context) if context.has_gpu else "", **evidence)
     broken = context.system.calls.import_error(MODULES[package])
     wanted = context.torch.cuda.partition(".")[0]
     wrong = f"{named} cannot be imported: {clip(broken, 160)}" if broken else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import mmap
 import os
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 TRIED_BYTES = 4096
 """The bytes of a direct read: the alignment of fields in shards."""
 _MADE_BYTES = 2**20
+_PREFIX = ".gdsload-trial-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +87,15 @@ def temporary_file(folder: str) -> Iterator[str]:
 
     May wait as long as the file system does.
     """
-    path = _make(folder)
-    # The context may be held by a daemon thread, which is killed without cleanup when the main thread ends.
-    remove = functools.partial(_remove, path)
-    atexit.register(remove)
-    try:
-        yield path
-    finally:
-        remove()
-        atexit.unregister(remove)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-
-
-def _make(folder: str) -> str:
-    path = ""
-    try:
-        fd, path = tempfile.mkstemp(prefix=".gdsload-trial-", dir=folder)
-        with open(fd, "wb") as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=_PREFIX, dir=folder, buffering=0))
+            # A daemon thread that holds the context is killed without cleanup when the main thread ends.
+            atexit.register(file.close)
+            stack.callback(atexit.unregister, file.close)
             file.write(os.urandom(_MADE_BYTES))
-            file.flush()
             os.fsync(file.fileno())
-    except OSError:
-        _remove(path)
-        return ""
-    return path
+        except OSError:
+            yield ""
+            return
+        yield file.name
