@@ -106,18 +106,13 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
             raise OptionError(f"the field {attr.attr_name!r} is ragged or a text, of which there is no tensor")
         return dataset
 
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> NoReturn:
-        raise _unchanging(attr)
+    def _put_tensor(self, *given: Any) -> NoReturn:
+        raise OptionError(
+            f"{given[-1].attr_name!r} cannot be changed: features in shards are only read",
+            remedy="Write a dataset with gdsload.ShardWriter or gdsload.convert, and make a store of that.",
+        )
 
-    def _remove_tensor(self, attr: TensorAttr) -> NoReturn:
-        raise _unchanging(attr)
+    _remove_tensor = _put_tensor
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.datasets!r}, device={str(self.device)!r})"
-
-
-def _unchanging(attr: TensorAttr) -> OptionError:
-    return OptionError(
-        f"{attr.attr_name!r} cannot be changed: features in shards are only read",
-        remedy="Write a dataset with gdsload.ShardWriter or gdsload.convert, and make a store of that.",
-    )

@@ -12,13 +12,6 @@ from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
 from gdsload.tools.doctor.package_checks import extra
 
-_REMEDIES = {
-    "HANDLE_NOT_REGISTERED": "The udev record is probably missing: see cufile.udev",
-    "INTERNAL_ERROR": "cuFile does not know the file system: see storage.filesystem",
-    "DRIVER_NOT_INITIALIZED": "Set up one of the two ways",
-    "IO_NOT_SUPPORTED": "Read the reason in cuFile's log (--json), and see storage.filesystem",
-    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used",
-}
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
 """Libraries that cuFile loads itself, without an error if one is missing."""
 _UDEV = (
@@ -74,7 +67,9 @@ def probe(context: Context) -> Finding:
         skipped = unknown if context.has_gpu else info
         return skipped(f"no trial read with cuFile: {clip(found.reason, 300)}", fix, **evidence)
     ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
-    fix = _REMEDIES.get(found.error, "Read cuFile's own log in the evidence (--json)")
+    fix = "See the other warnings; cuFile's own log is in the evidence (--json)"
+    if found.error == "GPU_MEMORY_PINNING_FAILED":
+        fix = "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used"
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
         # Without /proc/modules (gVisor, kernels without modules), 1.19 and 1.20 loop forever in cuFileDriverOpen.
         fix = "Use an older libcufile (1.15 opens without /proc/modules), or a kernel with modules"
