@@ -16,7 +16,6 @@ FAST_DRIVE = {"limits": {"drive": {"gb_per_s": 24.0}}}
 SLOW_DRIVE = {"limits": {"drive": {"gb_per_s": 3.14}}}
 NO_DRIVE = {"limits": {"drive": None, "drive_why": "the file system takes no O_DIRECT"}}
 BOUNCE = row("bounce", 14.0, asked="auto bounce", cpu=0.08)
-BOUNCE_11 = row("bounce", 11.4)
 NOT_COLD = table() | {"state": "not cold: another process maps these files (pid 4711)"}
 NOT_HOT = table() | {"state": "not hot: the dataset has 2 TiB, and 1 TiB of memory are to be had"}
 TOO_SLOW_GDS = {"cold": table(row("gds", 0.4, asked="gds"), row("bounce", 2.9, asked="auto bounce"))}
@@ -167,17 +166,12 @@ def test_why_and_what_to_do():
     lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
     found = verdict(made_record(FAST_DRIVE, lacks, {"cold": table(row("bounce", 14.0))}))
     assert (found["gds"], found["why"].partition(" Your ")[0]) == ("unavailable", "nvidia-fs is not loaded.")
-    close = row("gds", 11.6, spread=AGAIN)
-    assert "A difference of +2 % does not matter." in verdict(made_record({"cold": table(close, BOUNCE_11)}))["why"]
-    shaky = verdict(made_record({"limits": {"noise": {"cold": 0.2}}}))
-    assert shaky["do"] == "Try again when the machine is quiet, or with --turns 25 --budget 8min."
+    shaky = verdict(made_record({"machine": {"load": 99.0}, "limits": {"noise": {"cold": 0.2}}}))
     assert shaky["next"][0] == "gdsload bench /data/imagenet --turns 25 --budget 8min"
+    assert shaky["why"] == "Other processes are busy (load 99.0 on 112 cores)."
     for budget_s, option in ((120.0, "--budget 8min"), (None, "--seconds 6")):
         short = verdict(made_record(*CASES["too short"][1], {"conditions": {"budget_s": budget_s}}))
-        assert short["do"] == f"Let it finish, or give it more time: {option}."
         assert short["next"][0] == f"gdsload bench /data/imagenet {option}"
-    busy = verdict(made_record({"machine": {"load": 99.0}, "limits": {"noise": {"cold": 0.2}}}))
-    assert busy["why"] == "Other processes are busy (load 99.0 on 112 cores)."
 
 
 @given(
