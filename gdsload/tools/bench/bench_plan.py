@@ -288,6 +288,12 @@ def conditions(plan: BenchPlan) -> dict[str, Any]:
     ]
     if not plan.on_device:
         notes.insert(0, "no accelerator: batches of all rows end in host memory, not in GPU memory")
+    if plan.batches < LEAST_BATCHES:
+        notes.insert(
+            0,
+            f"an epoch has fewer than {LEAST_BATCHES} batches, so its start and end weigh on all rates: measure a "
+            "generated dataset, --make 8GiB DIR, or pass a smaller --batch-size",
+        )
     same = ("batch_size", "turns", "turn_s", "hot_turn_s", "ramp_s", "budget_s", "step_ms", "workers")
     return {name: getattr(plan, name) for name in same} | {
         "device": str(plan.device),

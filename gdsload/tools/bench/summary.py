@@ -42,8 +42,7 @@ def summary(
     from_drive = _drive_share(found, cold=cold)
     share, warnings = _share_of_limit(rate["median"], limit, from_drive if cold else None)
     if (least := min(turn["batches"] for turn in turns)) < LEAST_BATCHES:
-        had = f"too short: a turn had {least} batch{'es' * (least != 1)}, and {LEAST_BATCHES} are needed"
-        warnings.insert(0, f"{had}. Pass a smaller --batch-size, or a larger --budget")
+        warnings.insert(0, f"too short: a turn had {least} batch{'es' * (least != 1)}, and {LEAST_BATCHES} are needed")
     return {
         "name": row.name,
         "kind": row.kind,
