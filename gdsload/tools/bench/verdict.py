@@ -148,16 +148,10 @@ def _no_gpu(facts: Facts) -> Answer | None:
     where = "The batches stay on the CPU, so this run says nothing about GPU memory"
     if device != "cpu":
         where = f"GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to {device}"
-    parts = []
     cold, hot, drive = facts.chosen("cold"), facts.chosen("hot"), facts.limit("drive")
-    if cold and drive:
-        parts.append(
-            f"Cold, the loader reads {figure(rate(cold))} of the drive's {figure(drive)} GB/s "
-            f"({percent(rate(cold) / drive)})" + (f"; from memory it reads {figure(rate(hot))}" if hot else "")
-        )
-    else:
-        parts += [f"Cold, the loader reads {figure(rate(cold))} GB/s"] if cold else []
-        parts += [f"From memory the loader reads {figure(rate(hot))} GB/s"] if hot else []
+    share = f", {percent(rate(cold) / drive)} of the drive's {figure(drive)}" if cold and drive else ""
+    parts = [f"Cold, the loader reads {figure(rate(cold))} GB/s{share}"] if cold else []
+    parts += [f"From memory the loader reads {figure(rate(hot))} GB/s"] if hot else []
     why = facts.refusal("cold")
     slow = bool(cold and drive and rate(cold) < 0.7 * drive) and facts.record["conditions"]["shuffle"] == "full"
     return Answer(

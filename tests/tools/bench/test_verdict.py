@@ -49,8 +49,8 @@ CASES = {
     ),
     "no gpu": (
         "unknown", [CPU_MACHINE],
-        ("The batches stay on the CPU, so this run says nothing about GPU memory. Cold, the loader reads 0.61 of the "
-        "drive's 0.88 GB/s (69 %); from memory it reads 2.8."),
+        ("The batches stay on the CPU, so this run says nothing about GPU memory. Cold, the loader reads 0.61 GB/s, 69 % "
+        "of the drive's 0.88. From memory the loader reads 2.8 GB/s."),
     ),
     "noisy": (
         "unknown", [CPU_MACHINE, {"limits": {"noise": {"cold": 0.38}}}],
@@ -98,7 +98,7 @@ MORE = [
     (
         "no gpu", "no", [{"conditions": {"device": "xpu:0"}, "hot": None}],
         ("GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to xpu:0. Cold, the loader "
-        "reads 11.4 of the drive's 11.9 GB/s (96 %)."),
+        "reads 11.4 GB/s, 96 % of the drive's 11.9."),
     ),
     (
         "in memory", "no", [{"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
