@@ -19,7 +19,7 @@ from gdsload.backends.names import SUMMARIES, BackendChoice
 from gdsload.backends.select import dma_is_possible
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.plain_tensors import each_tensor
-from gdsload.errors import BackendUnavailableError, BudgetError, OptionError, ReadError
+from gdsload.errors import BackendUnavailableError, BudgetError, OptionError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.arrays import IntArray
@@ -31,7 +31,6 @@ _PROBE_S = 10.0
 """Seconds that cuFile's probe may take: until then `auto` reads another way."""
 _PREFETCH = 2
 _LEAST_FILES, _FILES_OF_WORKER = 24, 4  # open files of this process, and those for each worker of torch's loader
-_LESS = "Raise the limit of open files, `ulimit -n`, or pass a smaller `workers`."
 _KVIKIO_AHEAD = 4
 """Batches that kvikio reads beside the one that is waited for."""
 
@@ -234,7 +233,8 @@ class TorchRow(Row):
         context.set_forkserver_preload([__name__])
         limit, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], _LEAST_FILES + _FILES_OF_WORKER * plan.workers
         if 0 <= limit < needed:  # the workers would print tracebacks
-            raise OptionError(f"torch's loader needs {needed} open files, and the limit is {limit}", remedy=_LESS)
+            what = f"torch's loader needs {needed} open files, and the limit is {limit}"
+            raise OptionError(what, remedy="Raise the limit of open files, `ulimit -n`, or pass a smaller `workers`.")
         _start_servers()
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             cast("torch.utils.data.Dataset[Any]", StoredRows(plan.path, shared=True)),
@@ -252,14 +252,9 @@ class TorchRow(Row):
     def epoch(self, number: int) -> Generator[Batch, None, None]:
         self.rest()
         self._ids.epoch, self._ids.over = number, False
-        try:
-            self._running = iter(self._loader)
-            for batch in self._running:
-                yield _copied(batch, self.plan.device)
-        except RuntimeError as error:
-            if "open files" not in str(error):
-                raise
-            raise ReadError("torch's loader has too many open files", remedy=_LESS) from error
+        self._running = iter(self._loader)
+        for batch in self._running:
+            yield _copied(batch, self.plan.device)
 
     def rest(self) -> None:
         self._ids.over = True

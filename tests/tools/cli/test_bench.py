@@ -1,17 +1,14 @@
 """`gdsload bench`: its options, what it prints and writes, and its exit codes. Most measurements are made up."""
 
-import csv
 import html
 import shlex
 import subprocess
 import sys
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import gdsload
-from gdsload.errors import ReadError
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
 from gdsload.tools.cli import Terminated
@@ -69,10 +66,6 @@ def test_the_record_with_its_verdict_is_printed_in_each_form(dataset, command, m
     found = command(dataset, "--json").tree
     assert found["verdict"]["case"] == "fits memory"
     assert found.items() >= {name: GPU_MACHINE[name] for name in ("schema", "machine", "cold", "hot")}.items()
-    lines = list(csv.DictReader(command(dataset, "--csv").out.splitlines()))
-    assert [(row["state"], row["name"]) for row in lines[:2]] == [("cold", "gds"), ("cold", "bounce")]
-    assert len(lines) == sum(len(GPU_MACHINE[state]["rows"]) for state in ("cold", "hot"))
-    assert float(lines[0]["gb_per_s"]) == 11.6
     command(dataset, "--html", tmp_path / "x.html")
     assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
@@ -122,7 +115,6 @@ def test_rules_that_do_not_hold_end_it_with_1(dataset, command, measured, rules,
         ("--budget soon", "--budget: 'soon' is not a time; write 2min, 90s or 1h"),
         ("--budget 0", "--budget: '0' is not a time"),
         ("--row big", "--row: 'big' is not a size; write 8GiB, 150KB or a number of bytes"),
-        ("--json --csv", "not allowed with argument"),
     ],
 )
 def test_wrong_options_are_usage_errors(dataset, capsys, measured, words, said):
@@ -230,11 +222,3 @@ def test_too_few_open_files_are_one_error(dataset):
     _, error, hint = found.stderr.splitlines()
     assert error == "error: torch's loader needs 28 open files, and the limit is 20"
     assert "ulimit -n" in hint
-
-
-def test_what_torch_says_of_too_many_open_files_is_an_error_of_ours(dataset, monkeypatch):
-    fails = Mock(side_effect=RuntimeError("Too many open files. Communication with the workers is no longer possible."))
-    monkeypatch.setattr("torch.utils.data.DataLoader.__iter__", fails)
-    row = rows.TorchRow(bench.make_plan(str(dataset), device="cpu", workers=1))
-    with pytest.raises(ReadError, match="ulimit -n"):
-        next(row.epoch(0))
