@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 __all__ = [
     "BackendUnavailableError",
@@ -104,6 +104,16 @@ def _where(file: str | None, field: str | None, offset: int | None, nbytes: int 
     if offset is not None:
         parts.append(f"bytes {offset} to {offset + nbytes - 1}" if nbytes and nbytes > 1 else f"byte {offset}")
     return ", ".join(parts)
+
+
+class _About(TypedDict, total=False):
+    """The arguments of `GdsloadError` that errors with further ones take, too."""
+
+    file: str | None
+    field: str | None
+    offset: int | None
+    cause: str | None
+    remedy: str | None
 
 
 class GdsloadError(Exception):
@@ -187,16 +197,8 @@ class FormatError(GdsloadError, ValueError):
     `problems` lists everything that is wrong, not only the first thing found.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        problems: Sequence[Problem] = (),
-        file: str | None = None,
-        cause: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
-        super().__init__(message, file=file, cause=cause, remedy=remedy)
+    def __init__(self, message: str, *, problems: Sequence[Problem] = (), **about: Unpack[_About]) -> None:
+        super().__init__(message, **about)
         self.problems = tuple(problems)
 
     @property
@@ -249,18 +251,8 @@ class ConversionError(ReadError):
     `skipped` lists those that were skipped until then.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        skipped: Sequence[Skipped] = (),
-        file: str | None = None,
-        field: str | None = None,
-        offset: int | None = None,
-        cause: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
-        super().__init__(message, file=file, field=field, offset=offset, cause=cause, remedy=remedy)
+    def __init__(self, message: str, *, skipped: Sequence[Skipped] = (), **about: Unpack[_About]) -> None:
+        super().__init__(message, **about)
         self.skipped = tuple(skipped)
 
 

@@ -56,7 +56,7 @@ class Made:
         self.architecture = "x86_64"
         self.build = TorchBuild("2.13.0", "", "")
         self.gpu = GpuTrial()
-        self.file = FileTrial("/data/set/a.safetensors", True, holes=0, unwritten=0)
+        self.file = FileTrial("/data/set/a.safetensors", True)
         self.probe = CufileProbe("missing", "libcufile cannot be loaded")
         self.distributions: dict[str, str] = {}
         self.broken: dict[str, str] = {}
@@ -147,14 +147,6 @@ def make_drive(made: Made, parent: str = "/sys/devices/pci0000:00/0000:00:01.0/0
     made.write(f"{controller}/model", "SAMSUNG MZQL23T8HCLS-00A07              \n")
     made.block("nvme0n1", "259:0", f"{controller}/nvme0n1")
     made.link(f"{controller}/nvme0n1/device", controller)
-    queue = {
-        "scheduler": "[none] mq-deadline",
-        "max_sectors_kb": "128",
-        "read_ahead_kb": "128",
-        "logical_block_size": "512",
-    }
-    for name, text in queue.items():
-        made.write(f"{controller}/nvme0n1/queue/{name}", text + "\n")
     for part in (1, 2):
         made.write(f"{controller}/nvme0n1/nvme0n1p{part}/partition", f"{part}\n")
         made.block(f"nvme0n1p{part}", f"259:{part}", f"{controller}/nvme0n1/nvme0n1p{part}")
@@ -177,7 +169,7 @@ def make_gpu(
     made.gpu = GpuTrial(
         "cuda", "NVIDIA H100 80GB HBM3", GPU, 80 * 2**30, registered=True, mapped_rate=52e9, pinned_rate=55e9
     )
-    made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1", "kvikio-cu13": "26.10.0"}
+    made.distributions = {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1"}
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from gdsload.conversion.staging import part_folder
 from gdsload.errors import ChecksumError
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.loader import DataLoader
+from gdsload.shards.durable import fsync_path
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.stored import StoredSchema
-from gdsload.shards.publish import Publication, fsync_path, remove_interrupted
+from gdsload.shards.publish import Publication, remove_interrupted
 from gdsload.shards.shard_folders import shard_name
 from gdsload.shards.status import naming, write_error
 from gdsload.shards.writer import ShardWriter

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.status import remedy_for
-from gdsload.system.paths import absolute, natural
+from gdsload.system.paths import natural
 
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".bmp", ".tif", ".tiff")
 """Endings of the pictures that are read, as files or as members of tar files."""
@@ -145,48 +145,29 @@ def _alternatives(match: re.Match[str]) -> Sequence[str]:
     return [f"{int(low) + number:0{width}}" for number in range(count)]
 
 
+_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
 _ICEBERG = "metadata"
 _STATES = (".metadata.json", ".metadata.json.gz")
 _STATE = re.compile(r"v\d+\.|\d+-", re.ASCII)
-
-
-def _delta(table: str) -> str:
-    return f"import deltalake; gdsload.convert(deltalake.DeltaTable({table!r}).to_pyarrow_table(), 'shards/')"
-
-
-def _hudi(table: str) -> str:
-    rows = f"hudi.HudiTableBuilder.from_base_uri({table!r}).build().read()"
-    return f"import hudi, pyarrow; gdsload.convert(pyarrow.Table.from_batches({rows}), 'shards/')"
-
-
-def _iceberg(state: str) -> str:
-    rows = f"StaticTable.from_metadata({state!r}).scan().to_arrow()"
-    return f"from pyiceberg.table import StaticTable; gdsload.convert({rows}, 'shards/')"
 
 
 def refuse_logged(folder: str) -> None:
     """Refuse a folder that is such a table: its files hold removed rows, too, and some rows twice.
 
     Raises:
-        FormatError: with the line that converts the table.
+        FormatError: if it is one.
     """
-    kinds: tuple[tuple[str, str, Callable[[str], str]], ...] = (
-        ("a Delta", "_delta_log", _delta), ("a Hudi", ".hoodie", _hudi),
-    )  # fmt: skip
-    for kind, mark, remedy in kinds:
-        if os.path.lexists(os.path.join(folder, mark)):
-            raise _logged(kind, folder, mark, remedy(absolute(folder)))
+    found = {mark: kind for mark, kind in _LOGS.items() if os.path.lexists(os.path.join(folder, mark))}
     states = []
     with suppress(OSError):  # in most folders there is none
         states = [name for name in os.listdir(os.path.join(folder, _ICEBERG)) if name.endswith(_STATES)]
     if any(map(_STATE.match, states)) or (states and os.path.isdir(os.path.join(folder, "data"))):
-        newest = os.path.join(absolute(folder), _ICEBERG, max(states, key=natural))
-        raise _logged("an Iceberg", folder, _ICEBERG, _iceberg(newest))
-
-
-def _logged(kind: str, folder: str, mark: str, remedy: str) -> FormatError:
-    return FormatError(
-        f"it is {kind} table: `{mark}` says which rows of its files count, and these are not all",
-        file=folder,
-        remedy=f"Read it by its own library: {remedy}",
-    )
+        found[_ICEBERG] = "an Iceberg"
+    if found:
+        mark, kind = next(iter(found.items()))
+        raise FormatError(
+            f"it is {kind} table: `{mark}` says which rows of its files count, and these are not all",
+            file=folder,
+            remedy="Read it by its own library (deltalake, hudi, pyiceberg), and pass the Arrow table that this gives "
+            "to gdsload.convert.",
+        )

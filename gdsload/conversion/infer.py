@@ -6,18 +6,15 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
 from gdsload.conversion.part import failed, place_of, results
 from gdsload.conversion.provenance import notes_of
-from gdsload.conversion.reasons import noted_in_reading, noting, reason_of
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.sizes import bytes_of_parts, sized
 from gdsload.conversion.source import Part, Source, path_of
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.errors import FormatError, SchemaError
 from gdsload.shards.encode import infer_schema
-from gdsload.shards.format.dtypes import dtype_of
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.stored import packed_by
 
@@ -28,7 +25,10 @@ def looked_over(
     source: Source, schema: Schema | None, options: ConvertOptions
 ) -> tuple[Source, Schema, list[Part], tuple[str, ...]]:
     """The source, with what the look has shown to it; its schema; parts, with about their bytes; notes for users."""
-    parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
+    try:
+        parts = source.parts(bytes_of_parts(source, int(options.shard_bytes)))
+    except FormatError as error:
+        raise error.within(path_of(source) or source.kind) from error.__cause__
     schema = schema_of(source, parts, options) if schema is None else schema
     packed_by(schema, options.pack_fields)  # refuses, before anything is written, what no writer could
     return source, schema, sized(source, parts, schema, options), notes_of(source)
@@ -47,22 +47,22 @@ def schema_of(source: Source, parts: list[Part], options: ConvertOptions) -> Sch
     found: Schema | None = None
     seen = 0
     troubles: list[str] = []
-    with noting() as noted:
-        for schema, samples, where in _first(source, parts, options, troubles):
-            seen += samples
-            if found is None or found.keys() == schema.keys():
-                schemas = (found or schema, schema)
-                found = Schema(
-                    {name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]}
-                )
-            elif options.on_error == "stop":
-                raise _other_fields(found, schema, where)
-            # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
-            if seen >= _SAMPLES:
-                break
+    for schema, samples, where in _first(source, parts, options, troubles):
+        seen += samples
+        if found is None or found.keys() == schema.keys():
+            schemas = (found or schema, schema)
+            found = Schema({name: _both(name, schemas, source, name in options.ragged, where) for name in schemas[0]})
+        elif options.on_error == "stop":
+            here, before = (", ".join(map(repr, fields)) for fields in (schema, found))
+            raise SchemaError(
+                f"{where} has the fields {here}, an earlier sample {before}",
+                remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
+            )
+        # Else it is skipped later. It counts here, so that this ends even if no other sample is like the first.
+        if seen >= _SAMPLES:
+            break
     if found is None:
-        left_out = "; ".join(["it has none", *noted_in_reading([noted])]).rstrip(".")
-        why = f"the first, {troubles[0]}" if troubles else left_out
+        why = f"the first, {troubles[0]}" if troubles else "it has none"
         raise FormatError("not one sample of the source can be made", file=path_of(source), cause=why)
     fields = {name: _ragged(name, field) if name in options.ragged else field for name, field in found.items()}
     unknown = [name for name in options.ragged if name not in fields]
@@ -110,13 +110,6 @@ def _schema_alone(sample: Mapping[str, Any], source: Source, where: str) -> Sche
         raise SchemaError(message, file=path_of(source), field=error.field, remedy=error.remedy) from None
 
 
-def _other_fields(one: Schema, other: Schema, where: str) -> SchemaError:
-    return SchemaError(
-        f"{where} has the fields {', '.join(map(repr, other))}, an earlier sample {', '.join(map(repr, one))}",
-        remedy="Choose the fields that all have: `fields=[...]`; or leave such samples out: `on_error='skip'`.",
-    )
-
-
 def _both(name: str, schemas: tuple[Schema, Schema], source: Source, ragged: bool, where: str) -> Field:
     one, other = (schema[name] for schema in schemas)
     if one == other:
@@ -149,11 +142,11 @@ _CHANNELS = {None, 1, 2, 3, 4}
 
 
 def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool) -> str:
-    even = bool(one.shape) == bool(other.shape) and one.shape[1:] == other.shape[1:]
-    if even and one.dtype != other.dtype and (common := _common_type(one, other)) is not None:
-        return f"Cast them to a type that holds both, `casts={{{name!r}: {common!r}}}`, say."
     if not channels:
-        return "Make them equal with `map=`."
+        texts = one.is_string or other.is_string
+        castable = one.dtype != other.dtype and one.shape[1:] == other.shape[1:] and not texts
+        ways = f"Cast them to one type, `casts={{{name!r}: 'float64'}}`, say; or make" if castable else "Make"
+        return f"{ways} them equal with `map=`."
     if one.shape[1:] == other.shape[1:]:
         mode = (
             f"`mode={{{name!r}: 'RGB'}}`" if isinstance(source, ImageSource) else "image.convert('RGB') of Pillow, say"
@@ -168,18 +161,6 @@ def _way_out(name: str, one: Field, other: Field, source: Source, channels: bool
             f"pass `schema={{{name!r}: gdsload.Field('image')}}`, with the other fields beside it."
         )
     return source.ways_out
-
-
-def _common_type(one: Field, other: Field) -> str | None:
-    """The name of an element type that holds the values of both; None if none does, or they mean something else."""
-    names = one.dtype.name, other.dtype.name
-    pixels = "uint8" in names and len(one.shape) == 3
-    if one.is_string or other.is_string or pixels or set(names) == {"int64", "uint64"}:
-        return None
-    try:
-        return dtype_of(np.promote_types(*names)).name
-    except (TypeError, SchemaError):  # numpy has no such type; float32 holds those of 8 and 16 bits
-        return "float32" if max(one.dtype.itemsize, other.dtype.itemsize) <= 2 else None
 
 
 def _ragged(name: str, field: Field) -> Field:

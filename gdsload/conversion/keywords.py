@@ -114,12 +114,6 @@ def divided(source: object, given: Mapping[str, Any]) -> ConvertKeywords:
             remedy=f"Leave them out: the {type(source).__name__} has its options from where it was made.",
         )
     names = [] if made is None else list(source_parameters(made))
-    if "dtype" in {*others, *inner} and "dtype" not in names:
-        given_type = {**inner, **others}["dtype"]
-        raise OptionError(
-            f"kind {kind!r} has no option 'dtype'" if kind else "convert has no option 'dtype'",
-            remedy=f"Say as what a field is stored: `casts={{'NAME': {given_type!r:.50}}}`.",
-        )
     check_names(f"convert of kind {kind!r}" if kind else "convert", others, {*_CONVERTING, *names})
     check_names(f"kind {kind!r}", inner, names)
     if twice := sorted(others.keys() & inner.keys()):

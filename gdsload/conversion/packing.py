@@ -21,7 +21,7 @@ from gdsload.conversion.part import key_of, place_of
 from gdsload.conversion.provenance import notes_of, told_by
 from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.row_source import given
-from gdsload.conversion.source import Item, OfDocuments, Part, Source, path_of
+from gdsload.conversion.source import Item, OfDocuments, Part, Source, may_crash, path_of
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.encode import sample_of
 
@@ -109,6 +109,10 @@ class PackedSource:
     def threads(self) -> bool:
         """As the documents' source, which may have to read a file to know it."""
         return self.inner.threads
+
+    @property
+    def crashes(self) -> bool:
+        return may_crash(self.inner)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.kind, "documents": self.inner.describe(), **asdict(self.packing)}

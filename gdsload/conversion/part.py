@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.conversion.conversion_options import ONE_SCALE, Change, ConvertOptions
-from gdsload.conversion.reasons import noting, reason_of
+from gdsload.conversion.reasons import reason_of
 from gdsload.conversion.source import Item, Part, Source
 from gdsload.conversion.sources.pictures import ImageSource
 from gdsload.conversion.staging import PartReport, part_folder, part_report, write_json
@@ -78,7 +78,7 @@ def convert_part(
         shard_bytes=options.shard_bytes, pack_fields=options.pack_fields, spread_over=task.spread_over,
     )  # fmt: skip
     last = time.monotonic()
-    with writer, noting() as noted:
+    with writer:
         for part in task.parts:
             for item in task.source.read(part):
                 if stopped is not None and stopped():
@@ -92,7 +92,7 @@ def convert_part(
                 if note is not None and (now := time.monotonic()) - last > _EVERY_S:
                     last = now
                     note(task.number, writer.samples)
-    report = PartReport(task.number, writer.samples, _bytes_in(folder), tuple(skipped), change.clipped, noted)
+    report = PartReport(task.number, writer.samples, _bytes_in(folder), tuple(skipped), change.clipped)
     write_json(folder + ".json", asdict(report))
     return report
 

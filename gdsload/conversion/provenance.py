@@ -154,10 +154,6 @@ def _agreed(datasets: Sequence[tuple[str, Mapping[str, Any]]], about: str, field
 
 
 def _disagreement(field: str, about: str, before: str, path: str, known: Any, found: Any) -> OptionError:
-    if isinstance(known, list) and isinstance(found, list):
-        pairs = zip(known, found, strict=False)
-        same = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(known), len(found)))
-        known, found = f"from {same} on {known[same:]}", f"from {same} on {found[same:]}"
     return OptionError(
         f"{before} and {path} have different {about} ({known!s:.80}; {found!s:.80}): one number would mean two things",
         field=field,

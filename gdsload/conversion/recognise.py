@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -118,18 +117,7 @@ WAYS_OUT = (
     "as a Source of your own: see gdsload.conversion.source."
 )
 _ENDINGS_SHOWN = 8
-_HINTS = {
-    "video is not decoded: a torch dataset that returns frames can be converted":
-        (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v"),
-    "audio of this form is not decoded: a torch dataset that returns samples can be converted":
-        (".m4a", ".aac", ".wma"),
-    "GIF images are not decoded: save them as PNG": (".gif",),
-    "archives other than tar are not read: unpack them first":
-        (".zip", ".rar", ".7z", ".tar.bz2", ".tar.xz", ".tar.zst"),
-    "unpack it first (gunzip)": (".json.gz", ".txt.gz", ".npy.gz"),
-    "unpack it first (zstd -d)": (".jsonl.zst", ".json.zst", ".csv.zst", ".tsv.zst", ".txt.zst", ".npy.zst"),
-    "an array of JSON is read as a line for each sample: write it so (jq -c '.[]' a.json > a.jsonl)": (".json",),
-}  # fmt: skip
+_JSON = "an array of JSON is read as a line for each sample: write it so (jq -c '.[]' a.json > a.jsonl)"
 
 
 def source_for(source: object, kind: str | None, options: Mapping[str, Any] | None = None) -> Source:
@@ -197,7 +185,7 @@ def recognise(path: str) -> str:
     elif not os.path.exists(path):
         if ":" in path and os.sep not in path:
             return "torch"
-        remedy = _BRACES if any(sign in path for sign in "*?[") else _beside(path)
+        remedy = _BRACES if any(sign in path for sign in "*?[") else "Pass the path of what is to be converted."
         raise DatasetNotFoundError("there is nothing", file=path, remedy=remedy)
     elif os.path.isdir(path):
         found = _by_folder(path)
@@ -213,32 +201,17 @@ def recognise(path: str) -> str:
     )
 
 
-def _beside(path: str) -> str:
-    """The remedy for a path where there is nothing: a similar name in its folder."""
-    folder, name = os.path.split(absolute(path).rstrip(os.sep))
-    with suppress(OSError):
-        if near := get_close_matches(name, islice(os.listdir(folder), _NAMES_LOOKED_AT), 1):
-            return f"In {folder} is {near[0]!r}."
-    return "Pass the path of what is to be converted."
-
-
 def _unknown(path: str) -> str:
-    """An error text for a path with no known file: the endings of names there, and advice about some."""
+    """An error text for a path with no known file: the endings of names there."""
     is_folder = os.path.isdir(path)
     names = [name for _, name in islice(names_below(path), _NAMES_LOOKED_AT)] if is_folder else [os.path.basename(path)]
-    endings = Counter(_ending(name) for name in names)
+    endings = Counter(os.path.splitext(name.lower())[1][:40] or "names without an ending" for name in names)
     if not names:
         return "all its files are hidden, or kept by other programs beside data" if entries_in(path) else "it is empty"
     common = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(_ENDINGS_SHOWN))
     more = ", …" if len(endings) > _ENDINGS_SHOWN else ""
-    hints = [hint for hint, suffixes in _HINTS.items() if any(name.lower().endswith(suffixes) for name in names)]
-    return "; ".join([f"none of its files is known; it has {common}{more}", *hints])
-
-
-def _ending(name: str) -> str:
-    stem, ending = os.path.splitext(name.lower())
-    inner = os.path.splitext(stem)[1] if ending in (".gz", ".bz2", ".xz", ".zst", ".zip") else ""
-    return (inner + ending)[:40] if ending else "names without an ending"
+    found = f"none of its files is known; it has {common}{more}"
+    return f"{found}; {_JSON}" if ".json" in endings else found
 
 
 def _by_object(source: object) -> str:

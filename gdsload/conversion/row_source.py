@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -156,10 +154,8 @@ def check_fields(wanted: Sequence[str] | None, there: Iterable[str], file: str) 
     known = list(there)
     for name in wanted or ():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
             listed = ", ".join(map(repr, known[:_LISTED])) or "none"
-            raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"{meant}There are {listed}.")
+            raise OptionError(f"there is no field {name!r:.200}", file=file, remedy=f"There are {listed}.")
     return known if wanted is None else list(wanted)
 
 
@@ -209,9 +205,6 @@ def given(values: dict[str, Any] | Exception) -> dict[str, Any]:
     return dict(values)
 
 
-_SHORT = 2  # bytes: the number types that NumPy lacks are not longer
-
-
 def array_parts(
     arrays: Mapping[str, Any], target_bytes: int, file: str, *, prefix: str = "rows", where: tuple[str, ...] = ()
 ) -> list[Part]:
@@ -246,27 +239,18 @@ def plain_rows(rows: Any) -> Any:
         rows = np.asarray(rows)
     if not isinstance(rows, np.ndarray) or rows.ndim != 1:
         return rows
-    return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows
-
-
-def _is_raw(dtype: object) -> bool:
-    """Return whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
-    return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
+    # bfloat16 and its like are of kind V, too, as raw bytes are.
+    is_raw = rows.dtype.type is np.void and rows.dtype.names is None
+    return rows.tolist() if rows.dtype.kind in "US" or is_raw else rows
 
 
 def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """Sentences on arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
-    found = [
+    """Sentences on arrays, by field, of bytes of a fixed length, of which zeros are lost."""
+    return [
         f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
         "they are part of the value, store it as numpy's V type, or as rows of uint8"
         for name, array in arrays.items()
         if getattr(getattr(array, "dtype", None), "kind", None) == "S"
-    ]
-    return found + [
-        f"{name!r} has raw bytes ({array.dtype.itemsize}), as which NumPy saves bfloat16 and float8, too: if they are "
-        "numbers, save x.astype('float32')"
-        for name, array in arrays.items()
-        if _is_raw(getattr(array, "dtype", None)) and array.dtype.itemsize <= _SHORT
     ]
 
 
@@ -275,11 +259,11 @@ One = TypeVar("One")
 _LOOKED_AT = 16
 USUAL_BYTES = 3 * 640 * 480
 """Bytes of an image of which nothing is known: about as large as a photograph of ImageNet or COCO. Parts of images that
-are smaller have fewer bytes than they should, which costs little; parts of larger ones would have more."""
+are smaller have fewer bytes than they should, which costs little; parts of larger ones have more."""
 
 
-def image_parts(pairs: Sequence[tuple[str | int, str]], nbytes: int, target_bytes: int) -> list[Part]:
-    """Parts of images of about `nbytes` each, with the pair of each image in `Part.where`.
+def image_parts(pairs: Sequence[tuple[str | int, str]], target_bytes: int) -> list[Part]:
+    """Parts of images, with the pair of each image in `Part.where`.
 
     So a part has the names of its files: to look for them again would take as long as to read them.
     """
@@ -288,21 +272,10 @@ def image_parts(pairs: Sequence[tuple[str | int, str]], nbytes: int, target_byte
             f"images {low} to {high - 1}",
             tuple(chain.from_iterable(pairs[low:high])),
             high - low,
-            (high - low) * nbytes,
+            (high - low) * USUAL_BYTES,
         )
-        for low, high in batches(0, len(pairs), nbytes, target_bytes)
+        for low, high in batches(0, len(pairs), USUAL_BYTES, target_bytes)
     ]
-
-
-def mean_bytes(items: Iterable[Item], but: Container[str] = ()) -> int:
-    """Bytes of a sample as it is stored, without some fields: the mean of some samples."""
-    found = []
-    for item in items:
-        with suppress(FormatError):  # reported when its turn comes
-            fields = [value for name, value in item.make().items() if name not in but]
-            values = (value[0] if isinstance(value, list | tuple) else value for value in fields)
-            found.append(sum(len(one) if isinstance(one, bytes) else np.asarray(one).nbytes for one in values))
-    return max(sum(found) // len(found), 1) if found else USUAL_BYTES
 
 
 def some(items: Sequence[One]) -> Sequence[One]:

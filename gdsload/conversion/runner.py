@@ -22,10 +22,18 @@ from gdsload.conversion.option_types import check_types, shows_options
 from gdsload.conversion.packing import PackedSource, Packing
 from gdsload.conversion.part import PartTask
 from gdsload.conversion.provenance import metadata_of, notes_of
-from gdsload.conversion.reasons import noted_in_reading
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.sizes import Room, bytes_of_shards, estimated_bytes, gathered, part_bytes
-from gdsload.conversion.source import OfDocuments, Part, Source, SourceSnapshot, path_of, refuse_inside, taking
+from gdsload.conversion.source import (
+    OfDocuments,
+    Part,
+    Source,
+    SourceSnapshot,
+    may_crash,
+    path_of,
+    refuse_inside,
+    taking,
+)
 from gdsload.conversion.spread import CONVERSION, do_all, first_reader
 from gdsload.conversion.staging import PartReport, StagingFolder, part_report
 from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, Skipped
@@ -154,11 +162,10 @@ class _Count:
         clipped: Counter[str] = Counter()
         for report in self.done.values():
             clipped.update(report.clipped)
-        clips = (
+        return tuple(
             f"{counted(number, 'value')} of {name!r} {'was' if number == 1 else 'were'} clipped"
             for name, number in sorted(clipped.items())
         )
-        return *clips, *noted_in_reading(self.done[number].noted for number in sorted(self.done))
 
     def check(self) -> None:
         """Refuse more bad samples than are allowed."""
@@ -214,9 +221,10 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
             ``"stop"``, or ``"skip"``: leave samples out that cannot be converted, and report each. `max_skipped`: how
             many of them at most, as a share, ``"5%"`` or 0.05, or a number (default: ``"1%"``, which of fewer than 100
             samples is none). `workers`: how many processes, or threads where they do as well (default: one for each
-            processor; 1: this one). Processes import the script only if the source is defined in it, which then needs
-            ``if __name__ == "__main__":``. `executor`: any `concurrent.futures.Executor`, for instance a cluster's,
-            over a file system that all share. `overwrite`: replace a dataset that is at `out`, unless other files are
+            processor; 1: this one, but for LMDB and MATLAB, whose libraries may crash). Processes import the script
+            only if the source is defined in it, which then needs ``if __name__ == "__main__":``. `executor`: any
+            `concurrent.futures.Executor`, for instance a cluster's, over a file system that all share. `overwrite`:
+            replace a dataset that is at `out`, unless other files are
             with it. `spread_over`: folders, one on each drive, over which the shards are spread: see `ShardWriter`.
             `metadata`: metadata of the dataset, beside that of its source (`ShardDataset.metadata`).
             `restart`: throw away what an interrupted conversion with other arguments has left. `progress`:
@@ -299,8 +307,8 @@ def _workers(options: ConvertKeywords) -> int:
 def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
     """The path of a source of files that another process looks at first, as others read its samples; else None."""
     in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
-    apart = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
-    return path_of(found) if apart else None
+    several = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
+    return path_of(found) if several or may_crash(found) else None
 
 
 def _schema_of(options: ConvertKeywords) -> Schema | None:

@@ -198,29 +198,19 @@ class Room:
         for folder, (device, free, total) in found.items():
             share = needed * folders_of[device] // len(self._folders)
             if share > free and total:  # some file systems do not say how large they are
-                raise DiskFullError("there is no room for the dataset", file=folder)
+                message = f"there is no room for the dataset: about {format_bytes(needed)} is still to be written"
+                raise DiskFullError(message, file=folder)
 
     def explain(self, error: DiskFullError) -> DiskFullError:
-        """The error of a full disk, with what is needed, and what is free."""
+        """The error of a full disk, with what is free, and the way to go on."""
         free = [format_bytes(_room_in(folder)[1]) for folder in self._folders]
         several = f" in {', '.join(self._folders)}" if len(free) > 1 else ""
-        needed = self._still_needed()
-        amount = "more" if needed is None else f"about {format_bytes(needed)}"
         return DiskFullError(
-            f"{error.message}: {amount} is still to be written, and {', '.join(free)} are free{several}",
+            f"{error.message}; {', '.join(free)} are free{several}",
             file=error.file if self.spread_over and error.file is not None else self.path,
             remedy=f"Free some space and run it again: it goes on after the {len(self.done)} of {len(self.sizes)} "
             "parts that are finished. Or write elsewhere.",
         )
-
-    def _still_needed(self) -> int | None:
-        """Bytes still to be written; where a part does not say, it is taken for as large as those that are done."""
-        written = sum(report.nbytes for report in self.done.values())
-        mean = written // len(self.done) if self.done else -1
-        left = [size if size >= 0 else mean for number, size in enumerate(self.sizes) if number not in self.done]
-        if -1 in left:
-            return None
-        return sum(left) + (written + sum(left) if self.twice else 0)
 
 
 def _room_in(folder: str) -> tuple[int, int, int]:

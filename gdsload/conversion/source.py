@@ -57,7 +57,8 @@ class Source(Protocol):
 
     It may have the methods `metadata`, which returns its part of the dataset's metadata; `notes`, which returns
     sentences on it that no error says; and `only`, which returns a source of some fields alone: faults of others do not
-    matter then, and its `parts` raise an `OptionError` if it lacks one of them.
+    matter then, and its `parts` raise an `OptionError` if it lacks one of them. `crashes` is True if a damaged file may
+    end the process that reads it.
     """
 
     kind: str
@@ -125,6 +126,11 @@ def path_of(source: Source) -> str | None:
     """The path of a source; None if it is not made of one."""
     found = getattr(source, "path", None)
     return found if isinstance(found, str) else None
+
+
+def may_crash(source: Source) -> bool:
+    """Return whether a damaged file may end the process that reads it: then another one does, also of one worker."""
+    return bool(getattr(source, "crashes", False))
 
 
 def taking(source: Source, fields: Sequence[str] | None) -> Source:

@@ -1,12 +1,11 @@
-"""The tasks of a conversion, shared out to the workers; and calls of libraries in a process that a file may kill.
+"""The tasks of a conversion, shared out to the workers; and its first look, in a process that a file may kill.
 
-A damaged file never ends the user's process. A worker of a conversion may die, so it reads by itself. Any other process
-has one beside it that reads, to its end; and a conversion by several workers has another one for its first look.
+A damaged file never ends the user's process where other processes read: those of several workers, and for libraries
+that are known to crash that of a single one.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 from gdsload.conversion.clusters import Cluster, meaning
 from gdsload.conversion.part import PartTask, convert_part
+from gdsload.conversion.source import may_crash
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import FormatError, ReadError
 from gdsload.system.crew import Crew, Outcome, Work
@@ -53,7 +53,7 @@ def do_all(
     Raises:
         ReadError: if a worker was lost.
     """
-    if executor is None and (workers == 1 or len(tasks) < 2):
+    if executor is None and (workers == 1 or len(tasks) < 2) and not (tasks and may_crash(tasks[0].source)):
         for one in tasks:
             add(convert_part(one, note=note))
         return
@@ -158,41 +158,12 @@ def _result(done: Future[Any]) -> Any:
         raise meaning(error) from error.__cause__
 
 
-_WORK = Work("gdsload-read", "what is read", "convert", "a source in a module")
-_crews: dict[int, Crew] = {}
-"""The crew of each process, by its id: a fork needs another one."""
-
-
-def read_apart(function: Callable[..., Any], file: str, *arguments: Any) -> Any:
-    """Call a function on a file in a process that may die; the first call starts it, unless this is one.
-
-    Args:
-        function: a function of a module; it gets the file and the arguments.
-        file: the file.
-        arguments: what else the function gets.
-
-    Raises:
-        FormatError: if the process dies in it. Any error of the function is raised as well.
-    """
-    if multiprocessing.current_process().name == CONVERSION.name:
-        return function(file, *arguments)
-    crew = _crews.get(os.getpid()) or _crews.setdefault(os.getpid(), Crew(_WORK, 1, processes=True))
-    try:
-        return _call(crew, file, function, file, *arguments)
-    except Exception:
-        raise
-    except BaseException:  # Ctrl-C: nobody waits for what is read now
-        _crews.pop(os.getpid(), None)
-        crew.end()
-        raise
-
-
 @contextmanager
 def first_reader(file: str | None) -> Iterator[Callable[..., Any]]:
     """A function that calls others, which look at a file, in a new process of this conversion; None: in this process.
 
     Raises:
-        FormatError: as `read_apart`.
+        FormatError: if the process dies in it. Any error of the function is raised as well.
     """
     if file is None:
         yield lambda function, *arguments: function(*arguments)

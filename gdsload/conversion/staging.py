@@ -23,17 +23,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gdsload.conversion.reasons import Noted
 from gdsload.conversion.source import Part
 from gdsload.errors import GdsloadError, OptionError, ReadError, Skipped
+from gdsload.shards.durable import fsync_path, make_folders
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.publish import fsync_path, remove_interrupted, strangers
+from gdsload.shards.publish import remove_interrupted, strangers
 from gdsload.shards.shard_folders import link_target
 from gdsload.shards.status import close, is_there, naming, read_error, write_error
 from gdsload.system.file_locks import lock_file
 from gdsload.system.paths import absolute
 
-_VERSION = 3
+_VERSION = 4
 _PLAN, _LOCK = "plan.json", "lock"
 _FINISHED = re.compile(r"part-\d{6,}\.json")
 _FILE = re.compile(
@@ -53,7 +53,6 @@ class PartReport:
         nbytes: bytes of their shards.
         skipped: those that were left out.
         clipped: how many values of each field a cast has clipped.
-        noted: notes for users on the data that was read.
     """
 
     number: int
@@ -61,7 +60,6 @@ class PartReport:
     nbytes: int
     skipped: tuple[Skipped, ...]
     clipped: Mapping[str, int] = field(default_factory=dict)
-    noted: Noted = field(default_factory=dict)
 
 
 class StagingFolder:
@@ -84,7 +82,7 @@ class StagingFolder:
         with naming(write_error, "nothing can be written there", self.folder):
             if is_there(self.folder):
                 self._check_contents()
-            os.makedirs(self.folder, exist_ok=True)
+            make_folders(self.folder)
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         try:
             self._take_lock()
@@ -128,6 +126,7 @@ class StagingFolder:
             lock_file(self._lock, wait=False)  # a file system without locks cannot tell of another conversion
             # The conversion that held it until now may have finished, and have removed it.
             if os.path.samestat(os.stat(self._path(_LOCK)), os.fstat(self._lock)):
+                fsync_path(self.folder)  # before there is more in it, which without a lock is taken for another's
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
@@ -164,6 +163,8 @@ class StagingFolder:
                 remove_interrupted(path, self.folder)
             elif name != _LOCK:
                 os.unlink(path)
+            if name == _PLAN:
+                fsync_path(self.folder)  # a plan that came back after a power failure would promise parts that are gone
 
     @property
     def planned(self) -> tuple[Schema, list[tuple[Part, ...]]] | None:
@@ -202,6 +203,7 @@ class StagingFolder:
             with suppress(OSError):
                 if remove or (self.planned is None and not self._finished_count()):
                     self._clear()
+                    fsync_path(self.folder)  # what came back without its lock would be taken for another's
                     os.unlink(self._path(_LOCK))
                     os.rmdir(self.folder)
         finally:  # also if Ctrl-C ends it: this process could not take the lock again
@@ -221,8 +223,7 @@ def part_report(stage: str, number: int) -> PartReport | None:
         return None
     _check_links(folder)
     skipped = tuple(Skipped(one["key"], one["reason"]) for one in found["skipped"])
-    noted = {what: (one[0], one[1]) for what, one in found.get("noted", {}).items()}
-    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}), noted)
+    return PartReport(number, found["samples"], found["nbytes"], skipped, found.get("clipped", {}))
 
 
 def _check_links(part: str) -> None:

@@ -2,10 +2,11 @@
 
     read(extents) -> whole checksum blocks are read -> a thread compares them -> the read has landed
 
-A checksum is of 256 KiB of a column (docs/spec/shard-v1.md), so each read is widened to whole blocks. Bytes in the
-GPU's memory are compared by the GPU, others by the CPU. A block that differs is no error of the read: it is noted with
-the samples that it belongs to, and `refuse` raises an error for those batches alone that have one of them. Shards that
-the GPU can address are compared once, before their addresses are given.
+A checksum is of 256 KiB of a column (docs/spec/shard-v1.md), so each read is widened to whole blocks: to all that it
+is in, or to one in 16 of them. Bytes in the GPU's memory are compared by the GPU, others by the CPU. A block that
+differs is no error of the read: it is noted with the samples that it belongs to, and `refuse` raises an error for those
+batches alone that have one of them. Shards that the GPU can address are compared once, before their addresses are
+given.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import torch
 import xxhash
 from numpy.typing import NDArray
 
-from gdsload.backends.base import Backend, Destination, PendingRead, ShardAddresses
+from gdsload.backends.base import Backend, Both, Destination, PendingRead, ShardAddresses
 from gdsload.engine.gpu.checksums import queue_checksums
 from gdsload.errors import ChecksumError, OptionError, Problem
+from gdsload.order.hashing import Purpose, derive_key, hash_into
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.shard import OFFSETS_PREFIX
 from gdsload.shards.opening import as_named, read_header
-from gdsload.shards.reads import Extents, concat_extents, distinct, within
+from gdsload.shards.reads import Extents, coalesce, concat_extents, distinct, within
 from gdsload.shards.shard_table import ShardTable
 from gdsload.shards.verify.opened import OpenShard
 from gdsload.system.arrays import IntArray, unique
@@ -36,11 +38,15 @@ from gdsload.system.memory_views import dense_view
 from gdsload.system.pool import Pool, end_at_exit
 from gdsload.system.streams import on, side_stream
 
+SAMPLED = 16
+"""One block in so many is compared, where they are sampled."""
 _THREADS = 4
 _NUMBER_BITS = 32
+_LONGEST = 2**22
+"""Bytes of a read from which it takes no adjacent one. The backend joins and cuts reads as suits its drives."""
 _REMEDY = (
     "Restore the shard from a copy, or write the dataset again; "
-    '`verify=gdsload.Verify("all", on_corrupt="skip")` leaves such batches out.'
+    '`verify=gdsload.Verify("{}", on_corrupt="skip")` leaves such batches out.'
 )
 
 
@@ -53,16 +59,29 @@ class Checked:
         columns: the columns that are read.
         names: the number in errors of the first sample of each shard.
         device: the GPU whose memory bytes may land in; None: they land in host memory.
+        sample: the seed that one block in 16 is chosen by; None: all are compared.
     """
 
     def __init__(
-        self, inner: Backend, table: ShardTable, columns: Sequence[str], names: IntArray, device: torch.device | None
+        self,
+        inner: Backend,
+        table: ShardTable,
+        columns: Sequence[str],
+        names: IntArray,
+        device: torch.device | None,
+        sample: int | None = None,
     ) -> None:
         # A loader that is dropped closes its backend when the last reader has let go of the table.
         self._table: ShardTable = weakref.proxy(table)
         self.inner, self._columns, self._names, self._device = inner, columns, names, device
         self.name, self.in_place, self.addressable = inner.name, inner.in_place, inner.addressable
         self.check, self.bytes_by_path, self.tiers = inner.check, inner.bytes_by_path, inner.tiers
+        self._remedy = _REMEDY.format("all" if sample is None else "sample")
+        self._keys: NDArray[np.uint64] | None = None
+        if sample is not None:
+            # Of the columns' names: their numbers depend on the fields that a loader reads.
+            hashes = [xxhash.xxh3_64_intdigest(name.encode()) for name in columns]
+            self._keys = np.array([derive_key(sample, Purpose.CHECKED, value) for value in hashes], np.uint64)
         self._stream = None if device is None else side_stream(device)
         self._digests: dict[int, list[NDArray[np.uint64]]] = {}  # of open shards, by column
         # By shard, column and number of the block. All stay: a batch of the bytes that differed may not be made yet.
@@ -83,19 +102,22 @@ class Checked:
         """
         for file in distinct(wanted.file, len(self._names)).tolist():
             self._open(file)
-        keys, blocks, runs, of_block, of_wanted = self._around(wanted)
-        pending = self.inner.read(runs, to)
-        origins = pending.addresses - runs.offset
-        compare = partial(self._compare_landed, pending, keys, blocks, origins[of_block] + blocks.offset, to)
+        keys, blocks = self._blocks(wanted)
+        # What overlaps is read once; what is in no block that is compared is read as it is wanted.
+        reads = coalesce(concat_extents([wanted, blocks]), max_gap_bytes=0, max_read_bytes=_LONGEST)
+        pending = self.inner.read(reads.extents, to)
+        addresses, of_blocks = np.split(reads.places(pending.addresses), [len(wanted)])
+        compare = partial(self._compare_landed, pending, keys, blocks, of_blocks)
         try:
-            landed = self._pool.run([compare]) if len(keys) else pending.completion
+            # With its own, as a backend may take a read for over when nothing refers to that: see `MappedBackend.read`.
+            landed = Both(pending.completion, self._pool.run([compare])) if len(keys) else pending.completion
         except BaseException:
             try:
                 pending.completion.wait()
             finally:
                 pending.release()
             raise
-        return replace(pending, addresses=origins[of_wanted] + wanted.offset, completion=landed)
+        return replace(pending, addresses=addresses, completion=landed)
 
     def refuse(self, ids: IntArray, offsets: Mapping[str, Sequence[int]]) -> None:
         """Raise ChecksumError if some of these samples, which have landed, differ from what was written.
@@ -109,7 +131,9 @@ class Checked:
             if ((low <= samples) & (samples < high)).any():
                 problems.append(problem)
         if problems:
-            raise ChecksumError("samples of a batch differ from what was written", problems=problems, remedy=_REMEDY)
+            raise ChecksumError(
+                "samples of a batch differ from what was written", problems=problems, remedy=self._remedy
+            )
 
     def _open(self, file: int) -> None:
         """Get the checksums of an open shard, and compare its offsets."""
@@ -126,7 +150,7 @@ class Checked:
                 for problem in opened.damage(entry, offset, piece)
             ]
             if problems:
-                raise ChecksumError("the offsets of ragged fields are damaged", problems=problems, remedy=_REMEDY)
+                raise ChecksumError("the offsets of ragged fields are damaged", problems=problems, remedy=self._remedy)
             texts = [opened.shard.digests[name] for name in self._columns]
             self._digests[file] = [np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64) for text in texts]
 
@@ -143,48 +167,50 @@ class Checked:
             )
         return OpenShard(read, source.path, shard, int(self._names[file]))
 
-    def _around(self, wanted: Extents) -> tuple[IntArray, Extents, Extents, IntArray, IntArray]:
-        """The blocks that hold extents of open shards, each once, and the runs of blocks that are read.
+    def _blocks(self, wanted: Extents) -> tuple[IntArray, Extents]:
+        """The blocks to be compared of those that hold extents of open shards, each once.
 
-        Returns the blocks' keys, which are made of shard, column and number, and their bytes; the runs; and the run
-        that each block, and each extent, is in. Extents without bytes are runs themselves.
+        Returns the blocks' keys, which are made of shard, column and number, in rising order, and their bytes.
         """
-        some, none = wanted.nbytes.nonzero()[0], (wanted.nbytes == 0).nonzero()[0]
-        file, offset, names, table = wanted.file[some], wanted.offset[some], self._columns, self._table
-        begins = np.stack([table.begin[name][file] for name in names])
-        ends = begins + np.stack([table.rows[name][file] * table.columns[name].row_bytes for name in names])
-        column, each = ((begins <= offset) & (offset < ends)).argmax(axis=0), np.arange(len(some))
-        begin, end = begins[column, each], ends[column, each]
-        low, high = (offset - begin) // BLOCK_BYTES, -(-(offset + wanted.nbytes[some] - begin) // BLOCK_BYTES)
-        first = (file * len(names) + column << _NUMBER_BITS) + low
-        counts = high - low
+        wanted = wanted[wanted.nbytes > 0]
+        begins, ends = self._spans(wanted.file)
+        column = ((begins <= wanted.offset) & (wanted.offset < ends)).argmax(axis=0)
+        ahead = wanted.offset - begins[column, np.arange(len(wanted))]
+        first = (wanted.file * len(self._columns) + column << _NUMBER_BITS) + ahead // BLOCK_BYTES
+        counts = (ahead + wanted.nbytes - 1) // BLOCK_BYTES - ahead // BLOCK_BYTES + 1
         keys = unique(first.repeat(counts) + within(counts))
-        # Of any extent of a block's column: where that begins and ends.
-        by_first = first.argsort()
-        like = by_first[np.searchsorted(first[by_first] >> _NUMBER_BITS, keys >> _NUMBER_BITS)]
-        at = begin[like] + (keys & (1 << _NUMBER_BITS) - 1) * BLOCK_BYTES
-        blocks = Extents(file[like], at, np.minimum(BLOCK_BYTES, end[like] - at))
-        broken = np.diff(keys, prepend=-2) != 1
-        of_block = broken.cumsum() - 1
-        starts = broken.nonzero()[0]
-        nbytes = np.add.reduceat(blocks.nbytes, starts) if len(starts) else blocks.nbytes
-        runs = concat_extents([Extents(blocks.file[starts], at[starts], nbytes), wanted[none]])
-        of_wanted = np.empty(len(wanted), np.int64)
-        of_wanted[some] = of_block[np.searchsorted(keys, first)]
-        of_wanted[none] = np.arange(len(starts), len(runs))
-        return keys, blocks, runs, of_block, of_wanted
+        if self._keys is not None:
+            file, column, number = self._split(keys)
+            hashes = ((self._names[file] << _NUMBER_BITS) + number).astype(np.uint64)
+            hash_into(hashes, self._keys[column], hashes, np.empty_like(hashes))
+            keys = keys[hashes % SAMPLED == 0]
+        file, column, number = self._split(keys)
+        begin, end = self._spans(file)[:, column, np.arange(len(keys))]
+        begin += number * BLOCK_BYTES
+        return keys, Extents(file, begin, np.minimum(BLOCK_BYTES, end - begin))
 
-    def _compare_landed(
-        self, pending: PendingRead, keys: IntArray, blocks: Extents, addresses: IntArray, to: Destination
-    ) -> None:
+    def _split(self, keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The shard, column and number of each block."""
+        file, column = np.divmod(keys >> _NUMBER_BITS, len(self._columns))
+        return file, column, keys & (1 << _NUMBER_BITS) - 1
+
+    def _spans(self, file: IntArray) -> IntArray:
+        """The begin and the end of each column in open shards, shape ``[2, columns, shards]``."""
+        table, names = self._table, self._columns
+        begins = np.stack([table.begin[name][file] for name in names])
+        nbytes = np.stack([table.rows[name][file] * table.columns[name].row_bytes for name in names])
+        return np.stack([begins, begins + nbytes])
+
+    def _compare_landed(self, pending: PendingRead, keys: IntArray, blocks: Extents, addresses: IntArray) -> None:
         pending.completion.wait()
-        self._compare(keys, blocks, addresses, on_host=to == "host")
+        self._compare(keys, blocks, addresses)
 
-    def _compare(self, keys: IntArray, blocks: Extents, addresses: IntArray, *, on_host: bool = False) -> None:
-        """Compare blocks, at least one, and note those that differ; if not all are `on_host`, those in mappings are."""
-        here = np.full(len(keys), fill_value=True)
-        if self._stream is not None and not on_host:
-            here = self._table.files.in_mappings(addresses)
+    def _compare(self, keys: IntArray, blocks: Extents, addresses: IntArray) -> None:
+        """Compare blocks, at least one, and note those that differ: those in mappings by the CPU.
+
+        Not by what a read is for: a tier in the GPU's memory gives its addresses for the host, too.
+        """
+        here = np.full(len(keys), fill_value=True) if self._device is None else self._table.files.in_mappings(addresses)
         found = np.empty(len(keys), np.uint64)
         if self._stream is not None and self._device is not None and not here.all():
             with on(self._stream):
@@ -232,9 +258,8 @@ class Checked:
                 return
             self._table.ensure_open(np.array([file]))
             self._open(file)
-            begins = np.array([self._table.begin[name][file] for name in self._columns])
-            rows = [self._table.rows[name][file] * self._table.columns[name].row_bytes for name in self._columns]
-            keys, blocks, *_ = self._around(Extents(np.full(len(begins), file), begins, np.array(rows)))
+            begins, ends = self._spans(np.array([file]))[..., 0]
+            keys, blocks = self._blocks(Extents(np.full(len(begins), file), begins, ends - begins))
             if len(keys):
                 self._compare(keys, blocks, there.base[file] + blocks.offset)
         if not self._damaged:

@@ -127,6 +127,9 @@ class SampleTransform:
         self._keys, self._index, self._collate = keys, index, collate
         workers = (per_sample.workers or processors()) if ahead else 0
         self._crew = Crew(_WORK, workers, processes=per_sample.processes)
+        # It refers to no transform: one may refer to the loader, which then would not be dropped: see `Closer`.
+        self.close = self._crew.end
+        """Ends threads and processes; may be called twice."""
         self._pieces = max(workers * _CHUNKS_EACH, 1)
         self._at_once = not ahead
         self._inside: int | None = None  # the thread that calls transforms at once
@@ -170,10 +173,6 @@ class SampleTransform:
         """
         if self._crew.inside() or self._inside == threading.get_ident():
             raise RuntimeError("a sample_transform began an epoch of its loader, and would wait for its own end")
-
-    def close(self) -> None:
-        """End threads and processes; may be called twice."""
-        self._crew.end()
 
     def _done(self, chunks: list[_Chunk]) -> list[Any]:
         if self._at_once:

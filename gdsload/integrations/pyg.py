@@ -79,7 +79,9 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
             index = np.arange(*index.indices(len(dataset)), dtype=np.int64)
         elif isinstance(index, int):
             return {name: one[0] for name, one in self._gathered(dataset, fields, [index]).items()}
-        return dataset.gather(_chosen(index), fields=fields, device=self.device)
+        if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
+            index = index.nonzero().squeeze(1)
+        return dataset.gather(index, fields=fields, device=self.device)
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         dataset = self.datasets.get(attr.group_name)
@@ -104,25 +106,13 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
             raise OptionError(f"the field {attr.attr_name!r} is ragged or a text, of which there is no tensor")
         return dataset
 
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> NoReturn:
-        raise _unchanging(attr)
+    def _put_tensor(self, *given: Any) -> NoReturn:
+        raise OptionError(
+            f"{given[-1].attr_name!r} cannot be changed: features in shards are only read",
+            remedy="Write a dataset with gdsload.ShardWriter or gdsload.convert, and make a store of that.",
+        )
 
-    def _remove_tensor(self, attr: TensorAttr) -> NoReturn:
-        raise _unchanging(attr)
+    _remove_tensor = _put_tensor
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.datasets!r}, device={str(self.device)!r})"
-
-
-def _chosen(index: Any) -> Any:
-    """Indices of nodes, also from masks."""
-    if isinstance(index, torch.Tensor) and index.dtype == torch.bool:
-        return index.nonzero().squeeze(1)
-    return index
-
-
-def _unchanging(attr: TensorAttr) -> OptionError:
-    return OptionError(
-        f"{attr.attr_name!r} cannot be changed: features in shards are only read",
-        remedy="Write a dataset with gdsload.ShardWriter or gdsload.convert, and make a store of that.",
-    )

@@ -64,7 +64,7 @@ class Life:
         self._refuse_to_skip()
         if options.device_transform:
             self._transform = DeviceTransform(options.device_transform, plan.device, progress.transform_key)
-        self._samples = None
+        self._samples, self._end_samples = None, None
         if options.sample_transform is not None:
             index = plan.form.index or "index"
             self._samples = SampleTransform(
@@ -74,6 +74,7 @@ class Life:
                 collate=options.collate_fn,
                 ahead=options.ahead,
             )
+            self._end_samples = self._samples.close
         self._finish = hand_over_steps(plan, self._transform)
         if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
             prepare("cupy", can_launch)  # to import it takes 0.2 s, and longer where that has never been done
@@ -213,8 +214,8 @@ class Life:
         with self._lock:
             self.closed = True
             epochs, pipelines = list(self._epochs), list(self.pipelines)
-        if self._samples is not None:
-            self._samples.close()  # first of all: threads that make batches see it, and need not finish one
+        if self._end_samples is not None:
+            self._end_samples()  # first of all: threads that make batches see it, and need not finish one
         for epoch in epochs:
             epoch.drop()
         for pipeline in pipelines:
@@ -232,7 +233,7 @@ class Life:
             if mine and (resources := self._resources) is not None:
                 self._status = self.backend
                 self.settled()  # the last counts of what is closed here
-                _release(resources.backend, resources.maker, self._samples)
+                _release(resources.backend, resources.maker, self._end_samples)
                 self._resources = None
                 self._dropped.detach()
         finally:
@@ -267,7 +268,7 @@ class Life:
             resources = open_resources(self._plan, self.limits)
             # Readers hold the table, so this waits for the last one.
             self._dropped = Closer(
-                resources.table, partial(_release, resources.backend, resources.maker, self._samples)
+                resources.table, partial(_release, resources.backend, resources.maker, self._end_samples)
             )
             self._resources = resources
         return self._resources
@@ -359,12 +360,12 @@ def _in_turn(transforms: Sequence[Callable[[int, int, Any], Any]], epoch: int, s
     return batch
 
 
-def _release(backend: Backend, maker: BatchMaker, samples: SampleTransform | None) -> None:
+def _release(backend: Backend, maker: BatchMaker, end_samples: Callable[[], None] | None) -> None:
     """Close and unmap the files, free memory, and end the workers of samples; may be called again, after Ctrl-C.
 
     It does not take the resources themselves: it waits until the last reader drops them.
     """
-    if samples is not None:
-        samples.close()
+    if end_samples is not None:
+        end_samples()
     backend.close()
     maker.close()

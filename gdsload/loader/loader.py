@@ -118,9 +118,9 @@ class DataLoader(TorchAttributes):
             samples, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
             ``pp``) get the same batches; one dimension of another name shares samples. A ProcessGroup: its ranks do.
             Ranks of a mesh or group begin the first epoch together, and compare what their loaders do.
-        verify: ``"all"``: each stored byte of a batch is compared with its checksum where it lands, on the GPU or in
-            memory, before it is decoded, if gdsload wrote the shards and they are read in order, in blocks or in large
-            samples; all else is refused. `Verify` says more, and what becomes of damaged batches.
+        verify: ``"all"``: each stored byte of a batch is compared with its checksum where it lands, before it is
+            decoded; ``"sample"``: one block in 16, the same ones in every epoch. Shards that gdsload did not write are
+            refused, and random reads of small samples. `Verify` says more, and what becomes of damaged batches.
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
@@ -168,7 +168,7 @@ class DataLoader(TorchAttributes):
         sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         ranks: tuple[int, int] | DeviceMesh | ProcessGroup | None = None,
-        verify: Literal["off", "all"] | Verify = "off",
+        verify: Literal["off", "sample", "all"] | Verify = "off",
         memory: Memory | None = None,
         mmap: bool | None = None,
         backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce | BackendRow = "auto",

@@ -29,6 +29,7 @@ from gdsload.transforms import DecodeImage
 from gdsload.transforms.compose import callables
 
 CacheChoice = Literal["pagecache", "none", "auto", "vram", "ram"]
+StoredCheck = Literal["off", "sample", "all"]
 _PREFETCH_BYTES, _ARENA_BYTES = 2**28, 2**30
 """Bytes of batches ahead of the consumer, and of an arena, by default, where batches go to no GPU."""
 _SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
@@ -112,8 +113,9 @@ class Verify:
     Attributes:
         stored: ``"all"``: every stored byte that a batch is made of is compared with its checksum where it lands,
             whole blocks of 256 KiB, before it is decoded: by the GPU in its own memory, by the CPU in the host's.
-            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"off"``: nothing
-            is compared.
+            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"sample"``: one
+            block in 16 is compared, the same ones in every epoch. The loader's seed chooses them, or 0 if it has none;
+            reads of other blocks are not widened. ``"off"``: nothing is compared.
         on_corrupt: ``"raise"``: a batch with damaged samples is a `ChecksumError`, which names shard, field, bytes and
             samples; the next `next` goes on after it. ``"skip"``: such a batch is left out, and the log says why.
             The other batches stay as they are. Several ranks must make equally many steps, so they cannot skip any.
@@ -124,25 +126,26 @@ class Verify:
         OptionError: if a value cannot be used.
     """
 
-    stored: Literal["all", "off"] = "all"
+    stored: StoredCheck = "all"
     on_corrupt: Literal["raise", "skip"] = "raise"
     peers: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("stored", ("all", "off")), ("on_corrupt", ("raise", "skip")), ("peers", (False, True))):
+        stored = get_args(StoredCheck)
+        for name, known in (("stored", stored), ("on_corrupt", ("raise", "skip")), ("peers", (False, True))):
             if getattr(self, name) not in known:
                 listed = f"Supported are {', '.join(map(repr, known))}."
                 raise OptionError(f"is {getattr(self, name)!r}", option=f"verify.{name}", remedy=listed)
 
 
-def verification(given: object) -> Verify:
+def verification(given: Any) -> Verify:
     """The value of `verify` as a `Verify`; OptionError if it is none, and no name of one."""
     if isinstance(given, Verify):
         return given
-    if given not in ("all", "off"):
-        remedy = "Supported are 'off', 'all', and gdsload.Verify."
+    if given not in get_args(StoredCheck):
+        remedy = "Supported are 'off', 'sample', 'all', and gdsload.Verify."
         raise OptionError(f"is {given!r}", option="verify", remedy=remedy)
-    return Verify("all" if given == "all" else "off")
+    return Verify(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

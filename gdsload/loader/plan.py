@@ -19,6 +19,7 @@ from gdsload.backends.choices import requested
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
+from gdsload.engine.checked import SAMPLED
 from gdsload.engine.gpu.kernels import can_launch
 from gdsload.errors import BackendUnavailableError, OptionError
 from gdsload.loader.batch_fields import (
@@ -215,7 +216,7 @@ def _refuse_verify(
     options: Options, request: BackendRequest, order: OrderOptions, sample_bytes: float, columns: int
 ) -> None:
     """Raise OptionError if what is read cannot be compared with its checksums, or only by reading much more."""
-    if options.verify.stored != "all":
+    if options.verify.stored == "off":
         return
     if request.placement == "gpu" and not can_launch():
         raise OptionError(
@@ -223,7 +224,8 @@ def _refuse_verify(
             option="verify",
             remedy='Install cupy for your version of CUDA, or pass `backend="host"`.',
         )
-    at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns
+    share = SAMPLED if options.verify.stored == "sample" else 1
+    at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns / share
     if order.shuffle != "sequential" and at_once + widened > _MOST_WIDENED * at_once:
         raise OptionError(
             f"is on, but checksums are of {format_bytes(BLOCK_BYTES)} of a column, and {format_bytes(at_once)} of "

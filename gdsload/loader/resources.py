@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -68,9 +68,11 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
-        if plan.options.verify.stored == "all":
+        if (stored := plan.options.verify.stored) != "off":
             device = plan.device if plan.placement == "gpu" else None
-            tiered = replace(tiered, backend=Checked(tiered.backend, table, list(plan.form.columns), names, device))
+            sample = (plan.seed or 0) if stored == "sample" else None
+            checked = Checked(tiered.backend, table, list(plan.form.columns), names, device, sample)
+            tiered = replace(tiered, backend=checked)
         return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))
     except BaseException:  # also Ctrl-C: what is pinned must not go while it is
         opened.backend.close()
@@ -149,9 +151,13 @@ def _with_vram(plan: LoaderPlan, table: ShardTable, opened: OpenedBackend) -> Op
     """The backend, with a tier in VRAM before it if the plan has one."""
     if not plan.in_vram:
         return opened
-    nbytes = _vram_bytes(plan)
-    span = partial(table.span, names=plan.form.columns)
-    tier = VramTier(table.files, plan.device, span=span, vram_bytes=nbytes)
+    held = weakref.proxy(table)  # a loader that is dropped closes its backend when nothing holds the table any more
+
+    def span(file: int) -> tuple[int, int]:
+        found: tuple[int, int] = held.span(file, plan.form.columns)
+        return found
+
+    tier = VramTier(table.files, plan.device, span=span, vram_bytes=_vram_bytes(plan))
     backend = Tiered(f"vram+{opened.backend.name}", table.files, tier, opened.backend)
 
     def account() -> str:

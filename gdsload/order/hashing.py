@@ -50,6 +50,7 @@ class Purpose(IntEnum):
     BATCHES = 8
     SAMPLE = 10
     IMAGES = 11
+    CHECKED = 12
 
 
 def mix64(value: int) -> int:

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Sequence
 
 from gdsload.errors import DatasetExistsError, GdsloadError, WriteError
+from gdsload.shards.durable import fsync_path, make_folders
 from gdsload.shards.format.index import INDEX_NAME, Index
 from gdsload.shards.shard_folders import (
     check_targets,
@@ -40,15 +41,6 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2  # linux/fs.h
 _NOT_SUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def fsync_path(path: str) -> None:
-    """Make a file's or folder's content survive a power failure."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        close(fd)
 
 
 class Publication:
@@ -76,7 +68,7 @@ class Publication:
         targets = check_targets(spread_over, self.path)
         parent = os.path.dirname(self.path)
         with naming(write_error, "the dataset's folder cannot be made", parent):
-            os.makedirs(parent, exist_ok=True)
+            make_folders(parent)
             remove_left_behind(self.path)
             self._check_place()
             self.folder, self._lock = _make_folder(self.path)
@@ -103,6 +95,8 @@ class Publication:
         with naming(write_error, "a shard cannot be put on its drive", folder):
             os.symlink(target, path)  # first: by it the folder is found if this writer is killed
             if folder not in self._made:
+                for linking in (self.folder, os.path.dirname(self.folder)):  # a folder without links would stay too
+                    fsync_path(linking)
                 make_shard_folder(folder, self.folder, self.path)
                 self._made.append(folder)
         return target
@@ -224,6 +218,7 @@ def _make_folder(path: str) -> tuple[str, int]:
             # Without locks in the file system, no writer can take one, so nothing is taken for abandoned.
             lock_file(lock, wait=True)
             if is_there(name) and os.path.samestat(os.stat(name), os.fstat(lock)):
+                fsync_path(os.path.dirname(folder))  # a folder without its lock would stay for ever
                 os.mkdir(folder)
                 return folder, lock
         except BaseException:

@@ -22,6 +22,7 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from gdsload.errors import OptionError, ReadError, WriteError
+from gdsload.shards.durable import fsync_path
 from gdsload.shards.status import is_absent
 from gdsload.system.paths import absolute, listed_paths
 
@@ -58,7 +59,9 @@ def check_targets(spread_over: Iterable[str | os.PathLike[str]] | None, path: st
                 f"names the folder {named}", option="spread_over", file=folder, remedy="Name each drive once."
             )
         if f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/"):
-            raise OptionError("names a folder of the dataset itself", option="spread_over", file=folder)
+            raise OptionError(
+                "names a folder of the dataset itself", option="spread_over", file=folder, remedy="Name another."
+            )
         found[identity] = folder
     return list(found.values())
 
@@ -101,6 +104,7 @@ def make_shard_folder(folder: str, owner: str, path: str) -> None:
     os.mkdir(folder)
     with open(_mark(folder, owner), "xb") as file:
         file.write(os.fsencode(path) + b"\n")
+    fsync_path(folder)  # shards without their mark would stay for ever
 
 
 def _mark(folder: str, owner: str) -> str:
@@ -194,6 +198,7 @@ def _remove_shard_folder(folder: str, owner: str) -> None:
         del files[os.path.basename(mark)]
     try:
         os.rmdir(folder)
+        fsync_path(os.path.dirname(folder))  # before its links go, by which it is found
     except OSError as error:
         if not (is_absent(error) or (files and error.errno in (errno.ENOTEMPTY, errno.EEXIST))):
             raise  # and its links stay, by which it is found the next time

@@ -24,9 +24,11 @@ _REMEDIES = {
     **dict.fromkeys(_FULL, "Free some space, or write elsewhere."),
     errno.EFBIG: "Pass a smaller `shard_bytes`: the file system or the process (ulimit -f) allows no file as large.",
     errno.ENAMETOOLONG: "Use a shorter path.",
+    errno.ENXIO: "Start what reads it first, or name a file.",
     errno.ENOMEM: "End other programs, raise the process's limit (ulimit -v), or work with less at once.",
     errno.EROFS: "Make its drive writable again. A drive that fails is made read-only by the system: dmesg says so.",
 }
+_LIBRARY_REMEDY = "The last words are those of a library: look them up, mend what they say, and run it again."
 _OTHER_REMEDY = "See whether its drive is well, as dmesg says, and run it again."
 
 
@@ -51,7 +53,9 @@ def is_there(path: str) -> bool:
 
 
 def remedy_for(error: OSError | MemoryError) -> str:
-    """The remedy for something that the system refuses."""
+    """The remedy for something that the system refuses, or that a library says in its own words."""
+    if isinstance(error, OSError) and error.errno is None and str(error):
+        return _LIBRARY_REMEDY
     return _REMEDIES.get(_code(error), _OTHER_REMEDY)
 
 
@@ -85,7 +89,8 @@ def _named(kind: type[_Named], what: str, error: OSError | MemoryError, path: st
     code = _code(error)
     if code in NO_RIGHT and remedy is None:
         remedy = f"Give yourself the right to {'read' if kind is ReadError else 'write'} it."
-    found = kind(f"{what}: {os.strerror(code)}", file=path, remedy=remedy or remedy_for(error))
+    said = getattr(error, "errno", code) is None and str(error)  # a library's words, such as those of a linker
+    found = kind(f"{what}: {said or os.strerror(code)}", file=path, remedy=remedy or remedy_for(error))
     found.errno = code
     return found
 

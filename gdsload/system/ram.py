@@ -31,13 +31,8 @@ def control_groups(tree: Tree, controller: str) -> Iterator[tuple[str, bool]]:
             yield "/".join(["/sys/fs/cgroup" if is_v2 else f"/sys/fs/cgroup/{controller}", *parts[:depth]]), is_v2
 
 
-def cgroup_limit(tree: Tree) -> int | None:
-    """The smallest memory limit of this process's control groups, v2 or v1, in bytes; None if there is none."""
-    return min((limit for limit, _ in _limited(tree)), default=None)
-
-
-def _limited(tree: Tree) -> Iterator[tuple[int, int]]:
-    """Each memory limit of this process's control groups, and what is left of it, in bytes.
+def _left(tree: Tree) -> Iterator[int]:
+    """The bytes that are left of each memory limit of this process's control groups, v2 or v1.
 
     What a group has read of files counts as left: the kernel takes it back where memory is wanted.
     """
@@ -48,11 +43,10 @@ def _limited(tree: Tree) -> Iterator[tuple[int, int]]:
             continue
         stat, prefix = tree.text(f"{group}/memory.stat") or "", "" if is_v2 else "total_"
         files = re.findall(rf"^{prefix}(?:in)?active_file (\d{{1,18}})$", stat, re.MULTILINE | re.ASCII)
-        yield limit, limit - max((used or 0) - sum(map(int, files)), 0)
+        yield limit - max((used or 0) - sum(map(int, files)), 0)
 
 
 def memory_room(tree: Tree) -> int | None:
     """Bytes that may still be taken: of the control group's limit, or of the available memory, whichever is less."""
-    left = min((left for _, left in _limited(tree)), default=None)
-    sizes = (meminfo(tree, "MemAvailable"), left)
+    sizes = (meminfo(tree, "MemAvailable"), *_left(tree))
     return min((max(size, 0) for size in sizes if size is not None), default=None)

@@ -123,12 +123,12 @@ class BackendTests:
         assert before <= sum(backend.bytes_by_path().values()) <= before + wanted.total_bytes
         landing.release()
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", range(5))
     def test_random_extents(self, backend: Backend, truth: list[bytes], seed: int) -> None:
-        """Extents anywhere, in any order."""
+        """Extents anywhere, in any order, and as many small ones as of small samples."""
         random = np.random.default_rng(seed)
-        longest = int(random.choice([1, 17, 600, 5000, 300_000]))
-        self.expect(backend, truth, random_extents(random, truth, 200, longest))
+        longest = [1, 24, 600, 5000, 300_000][seed]
+        self.expect(backend, truth, random_extents(random, truth, 5000 if seed == 1 else 200, longest))
 
     @pytest.mark.parametrize("nbytes", [1, 7, 8, 511, 512, 513, _PAGE - 1, _PAGE, _PAGE + 1])
     def test_every_alignment_of_begin_and_end(self, backend: Backend, truth: list[bytes], nbytes: int) -> None:
@@ -166,11 +166,6 @@ class BackendTests:
         self.expect(backend, truth, extents([(0, 4096, 0)]))
         end = len(truth[1])
         self.expect(backend, truth, extents([(1, end, 0), (0, 0, 0), (1, 17, 3), (1, 17, 0), (0, 5, 1), (1, end, 0)]))
-
-    def test_many_small_extents(self, backend: Backend, truth: list[bytes]) -> None:
-        """As small samples are."""
-        random = np.random.default_rng(1)
-        self.expect(backend, truth, random_extents(random, truth, 5000, 24))
 
     def test_a_completion_can_be_waited_for_again_and_from_other_threads(
         self, backend: Backend, truth: list[bytes]

@@ -74,12 +74,7 @@ class Fault:
 
 
 class FaultyBackend(_Wrapper):
-    """A backend that fails.
-
-    Args:
-        inner: the backend that does the work.
-        faults: what goes wrong, and where.
-    """
+    """A backend that fails as `faults` say."""
 
     def __init__(self, inner: Backend, *faults: Fault) -> None:
         super().__init__(inner)
@@ -139,12 +134,7 @@ class _Failing:
 
 
 class SlowBackend(_Wrapper):
-    """A backend whose bytes take their time.
-
-    Args:
-        inner: the backend that does the work.
-        delay_s: seconds that each landing takes longer, or what gives them, called at each `read`.
-    """
+    """A backend whose landings take `delay_s` longer: seconds, or what gives them, called at each `read`."""
 
     def __init__(self, inner: Backend, delay_s: float | Callable[[], float]) -> None:
         super().__init__(inner)
@@ -173,11 +163,7 @@ class _Delayed:
 
 
 class RecordingBackend(_Wrapper):
-    """A backend that remembers what it was asked for.
-
-    Args:
-        inner: the backend that does the work.
-    """
+    """A backend that remembers what it was asked for."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)

@@ -28,16 +28,7 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The result of the demo.
-
-    Attributes:
-        accuracy: share of held-out digits that were read right.
-        held_out: number of held-out digits.
-        samples_per_s: samples trained on, per second of training.
-        wait_share: share of the training time for which the device waited for data.
-        device: the device that it trained on.
-        backend: the backend that read the data.
-    """
+    """The result of the demo. `wait_share` is the share of the training time for which the device waited for data."""
 
     accuracy: float
     held_out: int

@@ -10,16 +10,7 @@ from torch.nn import functional
 
 from gdsload.transforms.fields import Batch, fitting, refused, tensor_field
 
-_AS_BITS = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.float8_e4m3fnuz: torch.uint8,
-    torch.float8_e5m2fnuz: torch.uint8,
-    torch.float8_e8m0fnu: torch.uint8,
-}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,8 @@ class RandomFlip:
         if len({dim % value.dim() for dim in dims}) < len(dims):
             raise refused(self, "dims", f"twice the same dimension, as the field has shape {tuple(value.shape)}")
         # torch flips neither wide unsigned integers nor fp8; it flips integers of their size.
-        bits = value.view(_AS_BITS.get(value.dtype, value.dtype))
+        flips = value.dtype.is_complex or (value.dtype.is_floating_point and value.dtype.itemsize > 1)
+        bits = value if flips else value.view(_INTEGERS[value.dtype.itemsize])
         chosen = self.draw(value, generator)
         flipped = torch.where(chosen.view(-1, *[1] * (value.dim() - 1)), bits.flip(dims), bits)
         return {**batch, self.field: flipped.view(value.dtype)}

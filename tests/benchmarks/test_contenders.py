@@ -1,11 +1,6 @@
-"""The registry of contenders: what each suite finds in it, and what each says of itself."""
+"""The registry of contenders: what each suite finds in it."""
 
-import pytest
-import torch
-
-from benchmarks import contenders
-from benchmarks.contenders import CONTENDERS, ROWS, about, names
-from benchmarks.contenders.base import Contender
+from benchmarks.contenders import CONTENDERS, ROWS, names
 from benchmarks.gpu.suite.cases import CASES, MEASURES, make_rows
 
 
@@ -25,14 +20,3 @@ def test_what_cases_name_exists():
         assert case.limit == case.contenders[0]
         assert rows[case.rows].samples % case.batch_size == 0
     assert {each.rows for each in MEASURES} <= rows.keys()
-
-
-@pytest.mark.parametrize("name", [row.name for row in CONTENDERS.values() if row.basic])
-def test_a_contender_says_what_it_is(name):
-    assert issubclass(contenders.load(name), Contender)
-    found = about(name, torch.device("cpu"), 3)
-    assert found["title"]
-    assert found["settings"]
-    assert found["version"]
-    assert found["package"] == CONTENDERS[name].package
-    assert not {"{", "}"} & {*found["title"], *found["settings"]}

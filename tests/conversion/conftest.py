@@ -269,6 +269,26 @@ def samples_in():
     return read
 
 
+@pytest.fixture
+def damaged_in_a_process(tmp_path_factory):
+    """Damages a file whose reader may crash: a conversion of its source ends, or an error of gdsload's says why not."""
+
+    def check(file, source, rounds=6):
+        whole, refused = Path(file).read_bytes(), 0
+        for number in range(rounds):
+            place = len(whole) * number // rounds + 40
+            damaged = whole[:place] if number % 2 else whole[:place] + b"\xff\xff\xff\xff" + whole[place + 4 :]
+            Path(file).write_bytes(damaged)
+            try:
+                gdsload.convert(source, tmp_path_factory.mktemp("damaged") / "out", workers=1)
+            except GdsloadError:
+                refused += 1
+        Path(file).write_bytes(whole)
+        assert refused >= rounds // 2
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def survives_damage():
     """Damages a file again and again: each time all of it is read, or an error of gdsload's says what is wrong."""

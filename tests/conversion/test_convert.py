@@ -257,7 +257,7 @@ def test_a_full_disk_is_seen_beforehand(arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "gdsload.conversion.sizes.shutil.disk_usage", lambda path: SimpleNamespace(free=100, total=10**6)
     )
-    said = "no room for the dataset: about 31.25 KiB is still to be written, and 100 B are free"
+    said = "no room for the dataset: about 31.25 KiB is still to be written; 100 B are free"
     with pytest.raises(DiskFullError, match=said):
         convert(arrays, tmp_path / "out", workers=1)
     with pytest.raises(DiskFullError, match="about 39.06 KiB is still"):  # it is written twice, and x is halved

@@ -24,14 +24,13 @@ def test_a_text_that_is_no_utf_8(tmp_path, converted, name, encoding):
     assert len(converted(tmp_path / name, encoding="utf-16")) == 1
 
 
-@pytest.mark.parametrize(
-    ("header", "match"), [("a,c", "it lacks 'b' and it has 'c' beside"), ("b,a", "in another order, 'b', 'a'")]
-)
-def test_tables_of_other_columns(tmp_path, converted, header, match):
+@pytest.mark.parametrize("header", ["a,c", "b,a"])
+def test_tables_of_other_columns(tmp_path, converted, header):
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text(f"{header}\n1,2\n")
-    said = f"^{tmp_path / '2.csv'}: .* the first file, {tmp_path / '1.csv'}: .*{match}"
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(
+        FormatError, match=f"^{tmp_path / '2.csv'}: its columns are {header[0]}, {header[2]}, but those"
+    ):
         converted(tmp_path)
 
 
@@ -39,31 +38,27 @@ def test_tables_of_other_types(tmp_path, converted):
     for number, value in enumerate((1, 1.5)):
         parquet.write_table(pa.table({"a": [value]}), tmp_path / f"{number}.parquet")
     said = "field 'a': samples differ: int64 [] and float64 [] (row 0 of 1.parquet, row group 0). "
-    way = "Cast them to a type that holds both, `casts={'a': 'float64'}`, say."
+    way = "Cast them to one type, `casts={'a': 'float64'}`, say;"
     with pytest.raises(SchemaError, match=re.escape(said + way)):
         converted(tmp_path)
     assert len(converted(tmp_path, casts={"a": "float64"})) == 2
 
 
 @pytest.mark.parametrize(
-    ("values", "way"),
+    ("values", "castable"),
     [
-        ((torch.zeros(2, dtype=torch.float16), np.zeros(2, np.int16)), "`casts={'x': 'float32'}`, say"),
-        ((np.zeros(2, np.int16), np.zeros(2, np.uint16)), "`casts={'x': 'int32'}`, say"),
-        ((np.zeros(2, np.int16), np.zeros(3, np.uint16)), "`casts={'x': 'int32'}`, say"),
-        ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), "Make them equal with `map="),
-        ((np.int16(1), np.zeros(2, np.uint16)), "Make them equal with `map="),
-        ((np.int16(1), "a"), "Make them equal with `map="),
-        ((np.zeros(2, np.int64), np.zeros(2, np.uint64)), "Make them equal with `map="),
-        ((np.zeros((3, 4, 4), np.uint8), np.zeros((3, 4, 4), np.float32)), "Make them equal with `map="),
+        ((torch.zeros(2, dtype=torch.float16), np.zeros(3, np.int16)), True),
+        ((np.zeros((2, 3), np.int16), np.zeros((2, 2), np.uint16)), False),
+        ((np.int16(1), "a"), False),
     ],
 )
-def test_samples_of_other_types(converted, values, way):
+def test_samples_of_other_types(converted, values, castable):
     samples = [{"x": value} for value in values]
+    way = "Cast them to one type, `casts={'x': 'float64'}`, say" if castable else "Make them equal with `map="
     with pytest.raises(SchemaError, match=way):
         converted(samples)
-    if "casts" in way:
-        assert len(converted(samples, casts={"x": way.split("'")[3]})) == 2
+    if castable:
+        assert len(converted(samples, casts={"x": "float64"})) == 2
 
 
 def test_files_of_no_samples(tmp_path, converted):

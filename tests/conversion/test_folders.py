@@ -1,7 +1,6 @@
 """What other programs keep beside data is no sample, no class and no kind, in whatever source and however deep."""
 
 import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -162,43 +161,36 @@ def test_names_come_in_natural_order(tmp_path):
 
 
 LOGS = {
-    "Delta": (
-        "_delta_log/00000000000000000000.json",
-        "import deltalake; gdsload.convert(deltalake.DeltaTable('{table}')",
-    ),
-    "Hudi": (".hoodie/hoodie.properties", "hudi.HudiTableBuilder.from_base_uri('{table}')"),
-    "Iceberg": (
-        "metadata/00002-9c12d441-03fe-4693-9a96-a0705ddf69c1.metadata.json",
-        "StaticTable.from_metadata('{table}/metadata/00002-",
-    ),
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Hudi": ".hoodie/hoodie.properties",
+    "Iceberg": "metadata/00002-9c12d441-03fe-4693-9a96-a0705ddf69c1.metadata.json",
 }
 
 
 @pytest.fixture(params=LOGS)
 def table(request, tmp_path):
-    """A folder of a table of some kind, what its log is called, and the remedy."""
-    log, remedy = LOGS[request.param]
+    """A folder of a table of some kind, and what is said of it."""
+    log = LOGS[request.param]
     folder = tmp_path / "lake" / "table"
     for name in (log, log.replace("00002-9", "00001-a"), "data/y=1/z=2/part-0.parquet"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"{}")
     tables.write_table(pa.table({"x": [1, 2]}), folder / "data" / "y=1" / "z=2" / "part-0.parquet")
-    return folder, f"it is an? {request.param} table", remedy.format(table=folder)
+    return folder, f"it is an? {request.param} table"
 
 
 @pytest.mark.parametrize(
     "place", ["", "data", "data/y=1", "data/y=1/z=2/part-0.parquet", "data/y=1/z=2/{part-0,part-0}.parquet"]
 )
 def test_is_refused_with_what_reads_it(table, place, out):
-    folder, what, remedy = table
+    folder, what = table
     for kind in (None, "parquet"):
-        with pytest.raises(FormatError, match=f"table: {what}.*which rows of its files count") as caught:
+        with pytest.raises(FormatError, match=f"table: {what}.*which rows of its files count"):
             gdsload.convert(folder / place, out, kind=kind, workers=1)
-        assert remedy in str(caught.value)
 
 
 def test_is_refused_below_a_parent_and_behind_a_link(table, tmp_path, out):
-    folder, what, _ = table
+    folder, what = table
     with pytest.raises(FormatError, match=what):
         gdsload.convert(folder.parent, out, kind="parquet", workers=1)
     (tmp_path / "in").mkdir()
@@ -212,7 +204,7 @@ def test_is_refused_below_a_parent_and_behind_a_link(table, tmp_path, out):
 
 
 def test_other_kinds_below_it_are_its_users_own(table):
-    folder, _, _ = table
+    folder, _ = table
     (folder / "notes").mkdir()
     (folder / "notes" / "a.txt").write_text("one\n")
     assert source_for(str(folder / "notes"), "text").describe()["files"]
@@ -225,7 +217,7 @@ def test_states_of_iceberg_have_several_names(tmp_path, out, name):
     (tmp_path / "metadata" / name).write_bytes(b"{}")
     (tmp_path / "data" / "a.parquet").write_bytes(b"")
     for place in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
-        with pytest.raises(FormatError, match=f"an Iceberg table.*{name}"):
+        with pytest.raises(FormatError, match="an Iceberg table"):
             gdsload.convert(place, out, workers=1)
 
 
@@ -240,13 +232,12 @@ def test_folders_that_are_called_alike_are_no_logs(tmp_path, out, name):
     assert gdsload.convert(tmp_path, out, workers=1).samples == 2
 
 
-def test_the_remedy_of_delta_works_when_pasted(tmp_path, monkeypatch):
+def test_the_remedy_of_delta_works(tmp_path, converted):
     library = pytest.importorskip("deltalake")
     for rows in ([1, 2], [3]):
         library.write_deltalake(str(tmp_path / "t"), pa.table({"x": rows}), mode="append")
     library.DeltaTable(str(tmp_path / "t")).delete("x = 2")
-    with pytest.raises(FormatError, match="it is a Delta table") as caught:
-        gdsload.convert(tmp_path / "t", tmp_path / "out", workers=1)
-    monkeypatch.chdir(tmp_path)
-    exec(re.search(r"import deltalake.*$", str(caught.value))[0], {"gdsload": gdsload})
-    assert sorted(gdsload.ShardDataset(tmp_path / "shards").column("x").tolist()) == [1, 3]
+    with pytest.raises(FormatError, match="it is a Delta table"):
+        converted(tmp_path / "t")
+    found = converted(library.DeltaTable(str(tmp_path / "t")).to_pyarrow_table())
+    assert sorted(found.column("x").tolist()) == [1, 3]

@@ -111,16 +111,3 @@ def test_command(tmp_path, before, arguments, packed):
     assert main(["reshard", str(tmp_path / "all"), str(tmp_path / "out"), "--workers", "1", *arguments]) == 0
     wanted = (dataset.stored.packed or AUTO) if packed is None else packed
     assert ShardDataset(tmp_path / "out").stored.packed == wanted
-
-
-@pytest.mark.parametrize(
-    ("given", "packed"),
-    [("auto", {"auto", "a", "b", "c"}), ("auto,x", {"auto", "x"}), ("auto,auto", {"auto"}), ("x", {"x"})],
-)
-def test_a_field_that_is_called_as_the_rule_is(tmp_path, out, capsys, given, packed):
-    """Alone it is the rule; beside others, or twice, it is the field."""
-    for name in ("auto", "a", "b", "c", "x"):
-        np.save(tmp_path / f"{name}.npy", np.zeros((9, 5) if name == "x" else 9))
-    command = ["convert", str(tmp_path), str(out), "--workers", "1", "--pack-fields", given]
-    assert main(command) == 0, capsys.readouterr().err
-    assert {name for names in ShardDataset(out).stored.packed for name in names} == packed

@@ -32,28 +32,6 @@ def test_errors_of_readers_are_those_of_the_file(error, errors, kind):
         assert found is error
 
 
-WRONG_KIND = "a value in it is not of the kind that it must be"
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (KeyError("bbox"), "it has no 'bbox'"),
-        (KeyError("Unable to open object (object 'x' doesn't exist)"), "Unable to open object (object 'x' doesn't exist)"),
-        (KeyError(), WRONG_KIND),
-        *((kind("list index out of range"), WRONG_KIND) for kind in (IndexError, TypeError, AttributeError)),
-        (ValueError("it ends\n too early"), "it ends too early"),
-        (ValueError("x" * 1000), "x" * 200),
-        (FileNotFoundError(2, "No such file or directory"), "No such file or directory"),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "a text in it is no UTF-8"),
-        (RecursionError("maximum"), "it is nested too deeply"),
-        (FormatError("it is cut", file="a", remedy="Copy it."), "it is cut"),
-    ],
-)  # fmt: skip
-def test_reasons_in_words(error, words):
-    assert in_words(error) == words
-
-
 def test_a_users_error_is_named_as_theirs():
     with (
         pytest.raises(FormatError, match="d: the call failed: KeyError: 'x'$") as info,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.conversion.sources.image_folders import ImageFolderSource
-from gdsload.conversion.splits import level_splits, splits_of
+from gdsload.conversion.splits import splits_of
 from gdsload.errors import FormatError, OptionError
 from tests.conversion.reading import items_of, rows_of
 
@@ -47,26 +47,10 @@ def test_what_names_say(names, expected):
 NAMES = st.sampled_from([*WORDS, "a", "b", "part-1", "train-0", "train-1", "test_0"])
 
 
-def told_by_a_folder(path, paths):
-    """What the outermost folder says that says something of this path."""
-    pieces = path.split("/")
-    for depth, piece in enumerate(pieces):
-        beside = [other.split("/") for other in paths]
-        names = sorted({other[depth] for other in beside if other[:depth] == pieces[:depth] and len(other) > depth})
-        splits = dict(zip(names, level_splits(names) or [], strict=False))
-        if splits.get(piece) is not None:
-            return splits[piece]
-    return None
-
-
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map("/".join), unique=True, max_size=8))
-def test_what_a_name_says_depends_on_those_beside_it_and_above(paths):
+def test_neither_a_folder_around_all_nor_notes_beside_them_change_what_names_say(paths):
     paths = [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
     found = splits_of(paths)
-    told = [told_by_a_folder(path, paths) for path in paths]
-    left = [path for path, split in zip(paths, told, strict=True) if split is None]
-    rest = iter(level_splits(left) or [None] * len(left))
-    assert found == [next(rest) if split is None else split for split in told]
     assert splits_of([f"deep/{path}" for path in paths]) == found
     assert splits_of([*paths, "notes"]) == [*found, None]
 
@@ -122,13 +106,6 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
     assert len(together) == len(alone) if kind == "numpy" else together == alone * 2
     with pytest.raises(OptionError, match=r"no split 'test'\. There are 'train', 'val'"):
         values(tmp_path / "in", kind, split="test", **options)
-
-
-@pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])
-def test_all_splits_of_a_folder_that_has_none(tmp_path, kind):
-    (tmp_path / "other").mkdir()
-    with pytest.raises(FormatError):
-        values(tmp_path, kind, split="all")
 
 
 @pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])

@@ -193,15 +193,17 @@ def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
         do(arrays, tmp_path / "out")
 
 
-def test_a_plan_too_large_for_memory_is_named(tmp_path, arrays, monkeypatch):
-    stage = tmp_path / ".out.gdsload-convert"
-    stage.mkdir()
-    (stage / "lock").write_text("")
-    (stage / "plan.json").write_text("{}")
+def test_what_power_loss_leaves_is_known_for_a_conversion(tmp_path, arrays, monkeypatch):
+    """The lock is there for good before anything else, and goes after it; the plan goes before the parts."""
+    stage, real, found = tmp_path / ".out.gdsload-convert", os.fsync, []
 
-    def load(file):
-        raise MemoryError
+    def fsync(fd):
+        if os.readlink(f"/proc/self/fd/{fd}") == str(stage):
+            found.append(os.listdir(stage))
+        real(fd)
 
-    monkeypatch.setattr("json.load", load)
-    with pytest.raises(ReadError, match=r"plan\.json: what an interrupted run has left cannot be read"):
-        do(arrays, tmp_path / "out")
+    monkeypatch.setattr(os, "fsync", fsync)
+    do(arrays, tmp_path / "out")
+    assert found[0] == found[-1] == ["lock"]
+    assert "part-000000.json" in found[-2]
+    assert "plan.json" not in found[-2]

@@ -77,15 +77,11 @@ class Opened(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("turn", [True, False])
 def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
-    """It may have turned them by hand; that they are not turned is said."""
-    notes = gdsload.convert(Opened(turn), out, workers=1).notes
+    """It may have turned them by hand."""
+    gdsload.convert(Opened(turn), out, workers=1)
     wanted = [np.asarray(Opened(turn)[index]["x"]).transpose(2, 0, 1) for index in range(8)]
     for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True):
         assert np.array_equal(one["x"], other)
-    assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
-    listed = [Opened(turn)[5]["x"]] * 2
-    notes = gdsload.convert({"x": listed}, out, overwrite=True, workers=1).notes
-    assert [("exif_transpose" in note) for note in notes] == ([] if turn else [True])
 
 
 XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'

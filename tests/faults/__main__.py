@@ -26,9 +26,9 @@ def build(folder: Path, compiler: str) -> Path:
 
 def main() -> int:
     """Sweep, in a process that the injector is loaded into."""
-    from tests.faults.works import HUNGRY, WORKS
+    from tests.faults.works import HUNGRY, POWER, WORKS
 
-    works = [*WORKS, *HUNGRY]
+    works = [*WORKS, *HUNGRY, *POWER]
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("works", nargs="*", default=works, metavar="WORK", help=f"of {', '.join(works)}")
     parser.add_argument("--share", type=float, default=1.0, help="of all faults, chosen by the seed")
@@ -40,13 +40,17 @@ def main() -> int:
             return subprocess.run(
                 [sys.executable, "-m", "tests.faults", *sys.argv[1:]], env=preloaded, check=False
             ).returncode
+        from tests.faults.power import power
         from tests.faults.sweep import sweep
 
-        begun = time.monotonic()
-        counts = sweep(Path(folder), chosen.works, chosen.share, chosen.seed)
-        counts["seconds"] = round(time.monotonic() - begun)
-        sys.stdout.write(json.dumps(counts) + "\n")
-        return min(counts["wrong"], 1)
+        wrong, begun = 0, time.monotonic()
+        for tried in (sweep, power):
+            if names := [name for name in chosen.works if (name in POWER) == (tried is power)]:
+                counts = tried(Path(folder), names, chosen.share, chosen.seed)
+                counts["seconds"] = round(time.monotonic() - begun)
+                sys.stdout.write(json.dumps(counts) + "\n")
+                wrong += counts["wrong"]
+        return min(wrong, 1)
 
 
 if __name__ == "__main__":

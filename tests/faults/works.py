@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import ctypes
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -17,6 +20,8 @@ from PIL import Image
 from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter, convert
 from tests.shards.small_dataset import write_small
 
+DRIVES = ("first", "second")
+SOURCE = "source"
 BLOB = {"x": Field("int32", (2**14,))}
 
 
@@ -45,14 +50,16 @@ def seen_in(path: Path) -> list[Any]:
     ]
 
 
-def write(root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False) -> None:
+def write(root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False, out: str = "out") -> None:
     over = [root / name for name in spread]
-    write_small(root / "out", mark=1, overwrite=again or overwrite, spread_over=over)
+    write_small(root / out, mark=1, overwrite=again or overwrite, spread_over=over)
 
 
-def convert_to(root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False, **options: Any) -> None:
+def convert_to(
+    root: Path, again: bool, spread: tuple[str, ...] = (), overwrite: bool = False, out: str = "out", **options: Any
+) -> None:
     over = [root / name for name in spread]
-    convert(root / "source", root / "out", workers=1, overwrite=again or overwrite, spread_over=over, **options)
+    convert(root / SOURCE, root / out, workers=1, overwrite=again or overwrite, spread_over=over, **options)
 
 
 def load(root: Path, again: bool, **options: Any) -> list[Any]:
@@ -64,13 +71,35 @@ def verify(root: Path, again: bool) -> object:
     return ShardDataset(root / "out").verify(deep=True)
 
 
+def nothing(root: Path) -> None:
+    """Leave the folder empty."""
+
+
 def old(root: Path) -> None:
     write_small(root / "out")
 
 
+def write_aside(root: Path, again: bool) -> None:
+    """Replace a dataset as where the file system cannot exchange two folders."""
+    with mock.patch("gdsload.shards.publish.renameat2", return_value=-1):
+        ctypes.set_errno(errno.ENOSYS)
+        write(root, again, overwrite=True)
+
+
+def content_aside(root: Path) -> list[Any] | None:
+    """As `content`; the one that was moved aside, which the next writer moves back, if there is no other."""
+    (aside, *_) = [*root.glob(".out.gdsload-*.old"), root / "out"]
+    return content(root) or seen_in(aside)
+
+
 def drives(root: Path) -> None:
-    for name in ("first", "second"):
+    for name in DRIVES:
         (root / name).mkdir()
+
+
+def spread_old(root: Path) -> None:
+    drives(root)
+    write_small(root / "out", spread_over=[root / name for name in DRIVES])
 
 
 def arrays(source: Path) -> None:
@@ -123,8 +152,8 @@ def write_blob(root: Path, again: bool) -> None:
 
 
 def blob_array(root: Path) -> None:
-    (root / "source").mkdir()
-    np.save(root / "source" / "x.npy", blob_batch()["x"])
+    (root / SOURCE).mkdir()
+    np.save(root / SOURCE / "x.npy", blob_batch()["x"])
 
 
 def load_blob(root: Path, again: bool) -> list[Any]:
@@ -141,39 +170,45 @@ def blob_sums(root: Path) -> list[Any] | None:
 
 def source(make: Callable[[Path], None], *more: Callable[[Path], None]) -> Callable[[Path], None]:
     def prepare(root: Path) -> None:
-        make(root / "source")
+        make(root / SOURCE)
         for one in more:
             one(root)
 
     return prepare
 
 
-def content(root: Path) -> list[Any] | None:
+def content(root: Path, out: str = "out") -> list[Any] | None:
     """The samples at the target; None if nothing is there."""
-    return seen_in(root / "out") if os.path.lexists(root / "out") else None
+    return seen_in(root / out) if os.path.lexists(root / out) else None
 
 
 WORKS = {
-    "write": Work(lambda root: None, write, content),
+    "write": Work(nothing, write, content),
     "overwrite": Work(old, partial(write, overwrite=True), content),
-    "spread": Work(drives, partial(write, spread=("first", "second")), content),
+    "spread": Work(drives, partial(write, spread=DRIVES), content),
     "convert arrays": Work(source(arrays), convert_to, content),
     "convert csv over": Work(source(table, old), partial(convert_to, overwrite=True), content),
     "convert jsonl": Work(source(lines), convert_to, content),
     "convert images": Work(source(images), convert_to, content),
     "convert parquet": Work(source(parquet), convert_to, content),
-    "convert shuffled": Work(
-        source(table, drives), partial(convert_to, shuffle_seed=1, spread=("first", "second")), content
-    ),
-    "convert spread": Work(source(table, drives), partial(convert_to, spread=("first", "second")), content),
+    "convert shuffled": Work(source(table, drives), partial(convert_to, shuffle_seed=1, spread=DRIVES), content),
+    "convert spread": Work(source(table, drives), partial(convert_to, spread=DRIVES), content),
     "load mapped": Work(old, partial(load, shuffle="full")),
     "load by calls": Work(old, partial(load, shuffle=BlockShuffle(), mmap=False)),
     "verify": Work(old, verify),
 }
 HUNGRY = {
-    "write much": Work(lambda root: None, write_blob, blob_sums),
+    "write much": Work(nothing, write_blob, blob_sums),
     "convert much": Work(blob_array, convert_to, blob_sums),
     "load much": Work(blob, load_blob),
     "verify much": Work(blob, verify),
 }
 """Works that memory is to run out for."""
+_KEPT = ("write", "overwrite", "spread", "convert arrays", "convert csv over", "convert shuffled", "convert spread")
+POWER = {f"power {name}": WORKS[name] for name in _KEPT} | {
+    "power write deep": Work(nothing, partial(write, out="a/b/out"), partial(content, out="a/b/out")),
+    "power convert deep": Work(source(arrays), partial(convert_to, out="a/b/out"), partial(content, out="a/b/out")),
+    "power overwrite aside": Work(old, write_aside, content_aside),
+    "power spread over": Work(spread_old, partial(write, spread=DRIVES, overwrite=True), content),
+}
+"""Works that power is lost in."""

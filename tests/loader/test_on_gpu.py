@@ -1,5 +1,7 @@
 """The loader on a GPU gives what it gives on the CPU, whatever the backend."""
 
+import gc
+
 import pytest
 import torch
 
@@ -7,7 +9,8 @@ import gdsload
 from gdsload import BackendUnavailableError, BudgetError, DataLoader
 from gdsload.engine.gpu.plain_tensors import tensors_of
 from gdsload.testing import assert_resumes_everywhere
-from tests.on_gpu import check_as_on_cpu, check_each_once, numbered_rows
+from tests.on_gpu import WAYS, check_as_on_cpu, check_each_once, numbered_rows
+from tests.pools import own_threads
 
 pytestmark = pytest.mark.cuda
 BACKENDS = ["auto", "bounce", "mapped", "host"]
@@ -44,6 +47,18 @@ def test_several_epochs(numbered, mmap):
         moved = loader.backend.bytes_by_path
     assert sum(moved.values()) >= 4 * 20_000 * 4096
     assert set(moved) <= {"mapped", "bounce-direct", "bounce-buffered"}
+
+
+@pytest.mark.usefixtures("cufile")
+@pytest.mark.parametrize("verify", ["off", "all"])
+@pytest.mark.parametrize("way", [*WAYS, {"backend": gdsload.Gds(compat=True)}], ids=str)
+def test_a_loader_that_is_dropped_in_an_epoch_gives_all_back(numbered, soon, way, verify):
+    loader = DataLoader(numbered, 100, "block", device="cuda", verify=verify, **way)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    del loader, iterator
+    soon(lambda: gc.collect() >= 0 and not [name for name in own_threads() if name != "gdsload-prepare"])
 
 
 def test_resumes_at_every_step(varied):

@@ -188,6 +188,25 @@ class TestMemoryIsBounded:
         assert max(marks[5:]) - max(marks[:5]) < 8 * 2**20
         soon(lambda: mappings(large) == open_paths(large) == [])
 
+    def test_a_loader_whose_transforms_refer_to_it_can_be_dropped(self, large, soon):
+        """Methods of an object that has the loader."""
+
+        class Training:
+            def __init__(self):
+                options = {"sample_transform": self.changed, "collate_fn": self.collated}
+                self.loader = gdsload.DataLoader(large, 8, device="cpu", **options)
+                list(self.loader)
+
+            def changed(self, sample):
+                return sample
+
+            def collated(self, samples):
+                return len(samples)
+
+        Training()
+        gc.collect()
+        soon(lambda: mappings(large) == open_paths(large) == [])
+
     def test_after_close_nothing_is_mapped_or_open(self, load, large):
         loader = load(large, 8)
         iterator = iter(loader)

@@ -111,7 +111,7 @@ VALUES = [
     ("shuffle", [1, 0, "yes", "sequential", "Full", "", 2.0], 'no way to shuffle.*Pass `shuffle="full"`'),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
-    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'all', and gdsload.Verify"),
+    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all', and gdsload.Verify"),
     ("verify", [Verify(peers=True)], "verify.peers is True, but nothing says which ranks get .*the whole mesh"),
     # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),

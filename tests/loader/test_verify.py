@@ -1,4 +1,4 @@
-"""`verify="all"`: damaged bytes are found where they land, and named; all other batches stay as they are."""
+"""`verify=`: damaged bytes are found where they land, and named; all other batches stay as they are."""
 
 import logging
 
@@ -38,6 +38,15 @@ def write(path):
     return path
 
 
+def write_damaged(path):
+    """A dataset with a bit turned over in each block of two fields."""
+    for source in ShardDataset(write(path)).sources:
+        for entry in (header(source.path).header.tensors[name] for name in ("x", "points")):
+            for at in range(entry.begin, entry.end, BLOCK_BYTES):
+                flip(source.path, at)
+    return path
+
+
 def header(path):
     fd = open_regular(path, follow_links=False)
     try:
@@ -63,17 +72,17 @@ def taken(loader):
             errors.append(error)
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("way", WAYS, ids=["in order", "blocks"])
-def test_batches_are_the_same(tmp_path, way, mmap):
-    path = write(tmp_path / "shards")
-    plain = load(path, mmap=mmap, verify="off", **way)
-    assert prints(load(path, mmap=mmap, **way)) == prints(plain)
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     return write(tmp_path_factory.mktemp("written") / "shards")
+
+
+@EXAMPLES
+@given(seed=st.integers(0, 2**64 - 1), mmap=st.booleans(), verify=st.sampled_from(["all", "sample"]), data=st.data())
+def test_batches_are_the_same(written, seed, mmap, verify, data):
+    ways = WAYS if verify == "all" else [*WAYS, {"shuffle": "full"}]
+    options = {"mmap": mmap, "seed": seed, **data.draw(st.sampled_from(ways))}
+    assert prints(load(written, verify=verify, **options)) == prints(load(written, verify="off", **options))
 
 
 @EXAMPLES
@@ -117,6 +126,24 @@ def test_skipping_leaves_out_those_batches_and_resumes_among_the_others(tmp_path
     assert before + numbers(resumed) == found
 
 
+def test_a_sample_of_the_blocks_is_compared_the_same_ones_in_every_epoch(tmp_path):
+    """All blocks are damaged. Batches of those alone that are not compared come as they are."""
+    path = write_damaged(tmp_path / "shards")
+    right, found = list(load(path, verify="off")), set()
+    for seed in range(20):
+        batches, errors = taken(load(path, verify="sample", seed=seed))
+        problems = {problem for error in errors for problem in error.problems}
+        spoiled = {sample for problem in problems for sample in range(*problem.samples)}
+        assert prints(batches) == prints([one for one in right if not spoiled & set(one["index"].tolist())])
+        loader = load(path, verify=Verify("sample", on_corrupt="skip"), seed=seed)
+        assert prints(loader) == prints(loader) == prints(batches)
+        _, errors = taken(load(path, verify="sample", seed=seed, fields=["points"]))
+        of_points = {problem for error in errors for problem in error.problems}
+        assert of_points == {problem for problem in problems if problem.field == "points"}
+        found.add(frozenset(problems))
+    assert len(found) > 4
+
+
 def test_samples_are_named_as_in_the_dataset_where_shards_are_left_out(tmp_path):
     path = write(tmp_path / "shards")
     source, samples = ShardDataset(path).sources[-1].path, range(30, SAMPLES)
@@ -142,7 +169,10 @@ def test_offsets_are_compared(tmp_path):
 def test_every_kind_of_field(tmp_path):
     path = write_rich(tmp_path / "rich", 200, pack_fields=["image", "label"])
     every = {"fields": None, "batch_size": 16}
-    assert prints(load(path, **every)) == prints(load(path, verify="off", **every))
+    plain = prints(load(path, verify="off", **every))
+    assert prints(load(path, **every)) == plain
+    for seed in range(8):
+        assert prints(load(path, verify="sample", seed=seed, **every)) == plain
 
 
 def test_windows_are_compared_by_all_of_their_samples(tmp_path):
@@ -159,6 +189,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     for shuffle in ("full", gdsload.BlockShuffle(block=2)):
         with pytest.raises(OptionError, match=r'verify is on, but checksums are of 256 KiB.*Pass `shuffle="block"`'):
             load(path, shuffle=shuffle)
+    with pytest.raises(OptionError, match="far more would have to be read"):
+        load(path, shuffle="full", fields=["label"], verify="sample")
     with pytest.raises(OptionError, match="verify.on_corrupt is 'skip', but all ranks"):
         load(path, verify=Verify("all", on_corrupt="skip"), ranks=(0, 2))
     safetensors = pytest.importorskip("safetensors.torch")

@@ -1,4 +1,4 @@
-"""`verify="all"` on a GPU: the batches of the CPU, and damage that is named, whatever way the bytes travel."""
+"""`verify=` on a GPU: the batches of the CPU, and damage that is named, whatever way the bytes travel."""
 
 import time
 
@@ -6,7 +6,8 @@ import pytest
 
 from gdsload import BlockShuffle, Gds, ShardDataset
 from tests.loader.taking import prints
-from tests.loader.test_verify import header, load, taken, write
+from tests.loader.test_verify import header, load, taken, write, write_damaged
+from tests.on_gpu import wait_until_kept
 from tests.shards.bits import flip
 
 pytestmark = pytest.mark.cuda
@@ -29,10 +30,26 @@ def way(request):
 
 @pytest.mark.parametrize("shuffle", [False, BLOCKS])
 @pytest.mark.parametrize("fields", [["x"], ["x", "points", "text", "label"]])
-def test_batches_are_those_of_the_cpu(written, way, shuffle, fields):
+@pytest.mark.parametrize("verify", ["all", "sample"])
+def test_batches_are_those_of_the_cpu(written, way, shuffle, fields, verify):
     plain = prints(load(written, verify="off", shuffle=shuffle, fields=fields))
-    with load(written, shuffle=shuffle, fields=fields, **way) as loader:
+    with load(written, verify=verify, shuffle=shuffle, fields=fields, **way) as loader:
         assert prints(loader) == plain
+
+
+@pytest.mark.parametrize("shuffle", [False, BLOCKS])
+def test_a_sample_of_the_blocks_is_that_of_the_cpu(tmp_path, way, shuffle):
+    """All blocks are damaged."""
+    path, found = write_damaged(tmp_path / "shards"), []
+    for seed in range(8):
+        options = {"verify": "sample", "seed": seed, "shuffle": shuffle}
+        batches, errors = taken(load(path, **options))
+        found += errors
+        with load(path, **options, **way) as loader:
+            there, same = taken(loader)
+        assert prints(there) == prints(batches)
+        assert [error.problems for error in same] == [error.problems for error in errors]
+    assert found
 
 
 @pytest.mark.parametrize("shuffle", [False, BLOCKS])
@@ -54,6 +71,19 @@ def test_a_bit_that_turns_over_is_named(written, way, shuffle, name):
     assert problem.offset <= at < problem.offset + problem.nbytes
     spoiled = set(range(*problem.samples))
     assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & spoiled])
+
+
+@pytest.mark.parametrize("verify", ["all", "sample"])
+@pytest.mark.parametrize("shuffle", [False, BLOCKS])
+def test_texts_in_vram_are_compared_there(written, shuffle, verify):
+    """The CPU makes texts, and has no access to that memory."""
+    given = {"shuffle": shuffle, "seed": 3, "fields": ["x", "text"]}
+    with load(written, verify="off", **given) as plain:
+        expected = [prints(plain) for _ in range(3)]
+    with load(written, device="cuda", cache="vram", verify=verify, **given) as loader:
+        assert prints(loader) == expected[0]
+        wait_until_kept(loader)
+        assert [prints(loader) for _ in range(2)] == expected[1:]
 
 
 @pytest.mark.parametrize("damaged", [False, True])

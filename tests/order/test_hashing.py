@@ -69,6 +69,7 @@ def test_purposes_never_change():
         "BATCHES": 8,
         "SAMPLE": 10,
         "IMAGES": 11,
+        "CHECKED": 12,
     }
 
 

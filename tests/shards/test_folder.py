@@ -272,7 +272,8 @@ def test_folder_becomes_visible_by_one_rename_when_all_is_synced(tmp_path, write
     (position,) = (number for number, event in enumerate(events) if event[0] == "rename")
     _, folder, target, _, names = events[position]
     assert (target, names) == (str(tmp_path / "d"), sorted(os.listdir(tmp_path / "d")))
-    synced = [path for _, path in events[:position]]
+    parent, *synced = [path for _, path in events[:position]]
+    assert parent == str(tmp_path)  # for the lock
     assert {folder, *(f"{folder}/{name}" for name in names)} == set(synced)
     assert [*(path.name for path in shards_of(tmp_path / "d")), "index.json"] == [Path(one).name for one in synced[:-1]]
     assert [("sync", str(tmp_path))] == events[position + 1 :]

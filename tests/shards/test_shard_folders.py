@@ -88,12 +88,12 @@ def test_everything_is_synced_before_it_appears(tmp_path, write_small, drives, m
     monkeypatch.setattr(os, "fsync", lambda fd: (found.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
     monkeypatch.setattr(publish_module, "renameat2", lambda *args: (found.append("rename"), rename(*args))[1])
     write_small(tmp_path / "small", spread_over=drives)
-    before = found[: found.index("rename")]
+    before = found[: found.index("rename")][::-1]  # the last one first
     for drive in drives:
         [folder] = drive.iterdir()
         shards = [str(folder / name) for name in on(drive) if name.startswith("shard")]
         assert {*shards, str(folder), str(drive)} <= set(before)
-        assert max(map(before.index, shards)) < before.index(str(folder))
+        assert before.index(str(folder)) < min(map(before.index, shards))
 
 
 # --- nothing is left of what does not appear ---

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gdsload.backends import keep
 from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import cgroup_limit, meminfo, memory_room
+from gdsload.system.ram import meminfo, memory_room
 
 V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
 
@@ -39,7 +39,6 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
         files["/proc/meminfo"] = f"MemTotal:       99999999999999 kB\nMemAvailable:   {available_kb} kB\n"
     tree = tree_of(tmp_path_factory.mktemp("tree"), files)
     found = [limit for limit in (*v1, *v2) if isinstance(limit, int)]
-    assert cgroup_limit(tree) == min(found, default=None)
     if available_kb is not None:
         found.append(available_kb * 1024)
     assert memory_room(tree) == min(found, default=None)
@@ -72,7 +71,7 @@ def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_k
     ],
 )
 def test_limits_of_control_groups(tmp_path, group, files, limit):
-    assert cgroup_limit(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
+    assert memory_room(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
 
 
 V2_FILES = {

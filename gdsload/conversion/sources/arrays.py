@@ -15,9 +15,9 @@ from typing import IO, Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import is_path_passed_over, names_in
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
-from gdsload.conversion.reasons import note, noted_in_reading, reading
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
     array_items,
     array_parts,
@@ -77,17 +77,18 @@ class NpzArchive:
         self._read: dict[str, NDArray[Any]] = {}
         self._lock = threading.Lock()
 
-    def members(self) -> list[str]:
-        """The names of all that is in it: those of arrays end in ``.npy``."""
+    def names(self) -> list[str]:
+        """The names of the arrays, and of what is no array."""
         with zipfile.ZipFile(self._file) as archive:
-            return archive.namelist()
+            return [member.removesuffix(".npy") for member in archive.namelist()]
 
     def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Some of its arrays, by name."""
         with self._lock, zipfile.ZipFile(self._file) as archive:
+            there = set(archive.namelist())
             for name in names:
                 if name not in self._read:
-                    if f"{name}.npy" not in archive.namelist():
+                    if f"{name}.npy" not in there:
                         raise ValueError(f"member {name!r:.100} is no array")
                     self._read[name] = decode_npy(archive.read(f"{name}.npy"))
             return {name: self._read[name] for name in names}
@@ -96,16 +97,6 @@ class NpzArchive:
         return NpzArchive, (self._file,)
 
 
-def is_left_out(member: str) -> bool:
-    """Return whether another program keeps a member of this name beside arrays, as macOS does when it packs them.
-
-    An array may have any name, so the name alone says that only of ``.DS_Store``, and if it begins with ``._``.
-    """
-    folder, _, base = member.rpartition("/")
-    return base == ".DS_Store" or base.startswith("._") or is_path_passed_over(folder)
-
-
-_LEFT_OUT = "members of archives that other programs keep beside arrays are left out"
 _DIGITS = re.compile(r"\d+")
 _FAILED = "the arrays cannot be read"
 _DAMAGED = "What is damaged, copy again. Arrays of objects are pickles, which are never loaded: save numbers."
@@ -154,12 +145,10 @@ class ArraySource(FieldChoice, FileSource):
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
-        """Notes for users: zeros that bytes lose, and members of an archive that other programs keep beside arrays."""
+        """Notes for users: zeros that bytes lose."""
         if self.each == "file":
             return []
-        found = bytes_notes(self._open())
-        left_out = [] if self._archive is None else list(filter(is_left_out, self._archive.members()))
-        return found + (noted_in_reading([{_LEFT_OUT: (len(left_out), left_out[0])}]) if left_out else [])
+        return bytes_notes(self._open())
 
     def parts(self, target_bytes: int) -> list[Part]:
         if self.each == "file":
@@ -191,7 +180,8 @@ class ArraySource(FieldChoice, FileSource):
         label = {"label": classes.index(os.path.basename(os.path.dirname(file)))} if classes else {}
         with reading(_FAILED, file, remedy=_DAMAGED), open_file(file) as opened:
             is_array = file.lower().endswith(".npy")
-            found = {"array": decode_npy(opened.read())} if is_array else _unpacked(opened.read())
+            archive = NpzArchive(opened)
+            found = {"array": decode_npy(opened.read())} if is_array else archive.arrays(archive.names())
         if label and "label" in found:
             raise FormatError("it has an array 'label', and is in a folder of a class", file=file)
         everything = {**found, **label}
@@ -202,7 +192,7 @@ class ArraySource(FieldChoice, FileSource):
             check_file(file)
         with reading(_FAILED, self.path, remedy=_DAMAGED):
             if self._archive is not None:
-                return self._archive.arrays(check_fields(self.fields, _names(self._archive.members()), self.path))
+                return self._archive.arrays(check_fields(self.fields, self._archive.names(), self.path))
             files = {os.path.basename(file).removesuffix(".npy"): file for file in self._files}
             names = check_fields(self.fields, files, self.path)
             return {name: map_npy(files[name]) for name in names}
@@ -212,15 +202,3 @@ _WAY_OUT = (
     "Pass `each='file'` if each file is one sample; `each='row'` if each file is one field, and its first dimension "
     "counts the samples."
 )
-
-
-def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    archive = NpzArchive(io.BytesIO(content))
-    for member in filter(is_left_out, archive.members()):
-        note(_LEFT_OUT, member)
-    return archive.arrays(_names(archive.members()))
-
-
-def _names(members: list[str]) -> list[str]:
-    """The names of the arrays among the members of an archive, and of what is no array."""
-    return [member.removesuffix(".npy") for member in members if not is_left_out(member)]

@@ -73,8 +73,7 @@ def column_values(array: Any, leaf: Leaf, where: str) -> Any:
     if _has_holes(array, leaf):
         # Numbers and texts may be filled, lists that are missing not.
         may_be = not _has_holes(array, replace(leaf, fill=0))
-        example = _usual(array.type) if leaf.usual is None else leaf.usual
-        usual = f"Say what stands for it, `fill={{{leaf.name!r}: {example!r}}}`; or leave the column out."
+        usual = f"Say what stands for it, `fill={{{leaf.name!r}: {_usual(array.type)!r}}}`; or leave the column out."
         raise FormatError(
             f"column {leaf.name!r} has no value, or one with a hole",
             file=where,
@@ -117,7 +116,9 @@ def _usual(kind: Any) -> Any:
     types, inner = need("pyarrow").types, inner_type(kind)
     if types.is_fixed_size_binary(inner):
         return "0" * inner.byte_width
-    return "" if is_text(inner) else False if types.is_boolean(inner) else 0
+    if is_text(inner) or types.is_boolean(inner):
+        return "" if is_text(inner) else False
+    return -1 if types.is_signed_integer(inner) else 0  # 0 may be a class
 
 
 def _has_holes(array: Any, leaf: Leaf) -> bool:

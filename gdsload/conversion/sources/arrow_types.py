@@ -42,7 +42,6 @@ class Leaf:
         json: whether it becomes a text of JSON.
         fill: what stands for a missing value; None: nothing does.
         decimals: what decimal numbers become.
-        usual: an example of what may stand for a missing value; None: that of the type.
         nan: whether missing floating-point numbers are NaN.
     """
 
@@ -52,7 +51,6 @@ class Leaf:
     json: bool = False
     fill: Any = None
     decimals: str | None = None
-    usual: Any = None
     nan: bool = True
 
 
@@ -130,19 +128,14 @@ class TableForm:
         bad = [leaf for leaf in wanted if _trouble(leaf)]
         if not bad:
             return
-        first = bad[0]
         good = [leaf.name for leaf in (wanted if self.fields else there) if not _trouble(leaf)]
-        others = f"; nor can {', '.join(f'{leaf.name!r} ({leaf.kind!s:.60})' for leaf in bad[1:])}" if bad[1:] else ""
-        ways = [f"Leave {'it' if not others else 'them'} out: {choice_of(good)}"] if good else []
-        if any(need("pyarrow").types.is_decimal(inner_type(leaf.kind)) for leaf in bad):
-            ways.append("pass `decimals='float64'`, or `decimals='scaled'` for whole numbers of the last digit")
-        listed = [leaf.name for leaf in bad if not need("pyarrow").types.is_decimal(inner_type(leaf.kind))]
-        if listed:
-            ways.append(f"keep what is in it as a text of JSON: `as_json={listed}`")
+        listed = "; ".join(f"{leaf.name!r} ({leaf.kind!s:.200}): {_trouble(leaf)}" for leaf in bad)
+        ways = f"Take others, {choice_of(good)}; or keep" if good else "Keep"
         raise FormatError(
-            f"column {first.name!r} is of type {first.kind!s:.200}, which no field can have: {_trouble(first)}{others}",
+            f"no field can have these columns: {listed}",
             file=file,
-            remedy=f"{ways[0][0].upper()}{'; or '.join(ways)[1:]}.",
+            remedy=f"{ways} what is in them as a text of JSON, "
+            f"`as_json={[leaf.name for leaf in bad]}`; or pass `decimals='float64'` or 'scaled' for decimal numbers.",
         )
 
     def _filled(self, leaf: Leaf, file: str) -> Leaf:

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import filled, mean_bytes, row_parts, some
+from gdsload.conversion.row_source import USUAL_BYTES, filled, row_parts, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, BoxedImage, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.errors import FormatError
 
 _LARGEST_NUMBER = 1e18
-_LVIS = ("neg_category_ids", "not_exhaustive_category_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ def _checked(tree: Any) -> CocoAnnotations:
     images = [_image(one, objects[_whole(one, "id", "image")], labels) for one in listed]
     _check_names(images)
     notes = [] if has_objects else ["the file has no annotations: no image has an object"]
-    if left := [name for name in _LVIS if any(name in one for one in listed)]:
-        notes.append(f"which classes were looked for in an image ({', '.join(left)}) is left out")
     return CocoAnnotations([categories[number] for number in sorted(categories)], images, notes)
 
 
@@ -101,7 +98,9 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
     number, boxes, areas, crowd, fault = _whole(one, "id", "image"), [], [], [], None
     for item in objects:
         try:
-            box = _box(item)
+            box = item.get("bbox")
+            if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
+                raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
             area = box[2] * box[3] if item.get("area") is None else item["area"]
             if not _are_numbers([area]):
                 raise FormatError(f"has the area {area!r:.50}, no number")
@@ -110,7 +109,7 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
         except FormatError as error:
             fault = fault or f"annotation {item.get('id')!r:.50} of image {number} {error.message}"
             continue
-        boxes.append(box)
+        boxes.append(list(map(float, box)))
         areas.append(area)
         crowd.append(bool(is_crowd))
     has_size = one.get("width") is not None or one.get("height") is not None
@@ -124,18 +123,6 @@ def _image(one: Mapping[str, Any], objects: list[Mapping[str, Any]], labels: Map
         np.array(crowd, np.bool_),
         fault,
     )
-
-
-def _box(item: Mapping[str, Any]) -> list[float]:
-    """Left, top, width and height of an object.
-
-    Raises:
-        FormatError: if it has no such box. The message is what it has, without the object.
-    """
-    box = item.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not _are_numbers(box) or min(box[2:]) < 0:
-        raise FormatError(f"has the bbox {box!r:.100}, not left, top, width and height in pixels")
-    return list(map(float, box))
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -264,11 +251,11 @@ class CocoSource(ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         found: list[Part] = []
-        nbytes = mean_bytes(self.first_items())
         for file in self._files():
+            self._folder(file)  # refuses a file whose images are nowhere
             prefix = f"{os.path.basename(file)}, images"
             count = len(read_annotations(file).images)
-            found += row_parts(count, nbytes, target_bytes, prefix=prefix, where=(file,))
+            found += row_parts(count, USUAL_BYTES, target_bytes, prefix=prefix, where=(file,))
         return filled(found, "image", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.folders import PICTURES
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import in_words, reading
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.streams import DAMAGED, unpacked
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 
 STRETCH_BYTES = 8 * 2**20
 MAX_ROW_BYTES = 2**28
@@ -170,7 +170,6 @@ _DIGITS = len(str(_EXACT))
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NO_NUMBER = {"int": ("x", "X"), "uint": ("x", "X"), "float": ("(",)}
 """Parts of texts that Arrow takes for numbers, and that are none here: 0x1F, nan(1)."""
-_MISSING = frozenset({"na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?"})  # in lower case
 
 
 def cells_of(
@@ -181,47 +180,30 @@ def cells_of(
     Raises:
         FormatError: if a row is not as it should be; of a single one it says what is wrong.
     """
-    arrow, content = need("pyarrow"), rows.text(low, high)
+    arrow, csv = need("pyarrow"), need("pyarrow.csv")
     if odd := rows.odd.keys() & set(rows.begins[low:high].tolist()) if rows.odd else set():
         raise FormatError(f"the row cannot be read: {rows.odd[min(odd)]}", file=where)
+    content = rows.text(low, high)
+    # Arrow takes a mark of the byte order away wherever it begins, and passes over an empty line.
+    content = b"\n" + content if content.startswith(codecs.BOM_UTF8) else content
+    types = dict.fromkeys(wanted, arrow.string())
     try:
-        found = _parsed(content, between, {"column_names": names}, wanted)
-    except arrow.ArrowInvalid:
-        raise _bad_row(content, between, names, where) from None
+        found = csv.read_csv(
+            arrow.py_buffer(content),
+            csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names),
+            csv.ParseOptions(delimiter=between, newlines_in_values=True),
+            csv.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
+        )
+    except arrow.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            raise not_utf8(content, where) from None
+        other = other_delimiter(names)
+        remedy = None if other is None else f"If cells are between {other!r}, pass `delimiter={other!r}`."
+        reason = in_words(error).removeprefix("CSV parse error: ").removeprefix("Row #1: ")
+        raise FormatError(f"the row cannot be read: {reason}", file=where, remedy=remedy) from None
     if found.num_rows != high - low:  # a cut and Arrow would have to differ
         raise FormatError("the row and those after it are read in two ways", file=where)
     return found
-
-
-def _parsed(content: bytes, between: str, names: Mapping[str, Any], wanted: Sequence[str]) -> Any:
-    arrow, csv = need("pyarrow"), need("pyarrow.csv")
-    # Arrow takes a mark of the byte order away wherever it begins, and passes over an empty line.
-    read = b"\n" + content if content.startswith(codecs.BOM_UTF8) else content
-    types = dict.fromkeys(wanted, arrow.string())
-    return csv.read_csv(
-        arrow.py_buffer(read),
-        csv.ReadOptions(use_threads=False, block_size=len(read) + 1, **names),
-        csv.ParseOptions(delimiter=between, newlines_in_values=True),
-        csv.ConvertOptions(column_types=types, include_columns=wanted, null_values=[], strings_can_be_null=False),
-    )
-
-
-def _bad_row(content: bytes, between: str, names: Sequence[str], where: str) -> FormatError:
-    """The error of a row that Arrow does not read; of several it is meant for nobody."""
-    try:
-        content.decode()
-        width = _parsed(content, between, {"autogenerate_column_names": True}, []).num_columns
-    except UnicodeError:
-        return not_utf8(content, where)
-    except need("pyarrow").ArrowInvalid:
-        return FormatError("the rows have different widths", file=where)
-    there = "there is one column" if len(names) == 1 else f"there are {len(names)} columns"
-    other = other_delimiter(names)
-    return FormatError(
-        f"the row has {width} cells, but {there}",
-        file=where,
-        remedy=None if other is None else f"If cells are between {other!r}, pass `delimiter={other!r}`.",
-    )
 
 
 def not_utf8(content: bytes, where: str) -> FormatError:
@@ -239,18 +221,13 @@ def type_of(cells: Any, name: str, file: str) -> str:
     """The type of a column, by cells that are not empty.
 
     Raises:
-        OptionError: if they are numbers that float64 would round: different names would become the same.
+        FormatError: if they are numbers that float64 would round: different names would become the same.
     """
     if not len(cells):
         return "str"
     kind = number_type(cells)
     if kind == "float":
-        texts = [cell.strip() for cell in cells.to_pylist()]
-        whole = all(map(_WHOLE.fullmatch, texts))  # none of int64 and uint64 holds all of them
-        beyond = (text for text in texts if (abs(float(text)) >= 2**63 if whole else _is_rounded(text)))
-        if (cell := next(beyond, None)) is not None:
-            reason, remedy = _rounded(name, cell)
-            raise OptionError(reason, file=file, remedy=remedy)
+        values_of(cells, name, kind, file, filled=False, rounds=False)
     return kind or ("file" if all(map(is_path, cells.to_pylist())) else "str")
 
 
@@ -301,8 +278,13 @@ def values_of(cells: Any, name: str, kind: str, where: str, *, filled: bool, rou
         large = np.flatnonzero(np.abs(found.to_numpy(zero_copy_only=False)) >= _EXACT)
         for cell in cells.take(arrow.array(large)).to_pylist():
             if _is_rounded(cell.strip()):
-                reason, remedy = _rounded(name, cell)
-                raise FormatError(reason, file=where, remedy=remedy)
+                raise FormatError(
+                    f"column {name!r} has the number {cell.strip():.100}, which would be rounded: int64, uint64 and "
+                    "float64 do not hold all cells",
+                    file=where,
+                    remedy=f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, "
+                    f"`types={{{name!r}: 'float'}}`.",
+                )
     return found
 
 
@@ -313,27 +295,9 @@ def _is_rounded(cell: str) -> bool:
     return math.isinf(float(cell)) and "inf" not in cell.lower()
 
 
-def _rounded(name: str, cell: str) -> tuple[str, str]:
-    """The fault of a number that no type of numbers has, and the way out."""
-    what = f"column {name!r} has the number {cell.strip():.100}, which would be rounded"
-    way = f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`."
-    return f"{what}: int64, uint64 and float64 do not hold all cells", way
-
-
 def _no_such(cell: str, name: str, kind: str, where: str) -> FormatError:
-    other = "uint" if _WHOLE.fullmatch(cell.strip()) else "float"  # a float would round a whole number
-    other = "str" if _typed(need("pyarrow").array([cell]), other) is None else other
-    rounds = ", which rounds whole numbers beyond 2**53" if other == "float" else ""
     return FormatError(
         f"column {name!r} has {cell!r:.200}, which is no {kind}",
         file=where,
-        remedy=f"If the column is of another type, say so: `types={{{name!r}: {other!r}}}`{rounds}.",
+        remedy=f"If the column is of another type, say so: `types={{{name!r}: 'str'}}`, say.",
     )
-
-
-def missing_among_numbers(cells: Any) -> str | None:
-    """A cell that others write for a missing value, if all else in the column are numbers; None if it is not so."""
-    texts = cells.to_pylist()
-    odd = [text for text in texts if text.strip().lower() in _MISSING]
-    others = need("pyarrow").array([text for text in texts if text not in odd], "string")
-    return odd[0] if odd and len(others) and number_type(others) else None

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_columns, check_fields, filled, given, halved, mean_bytes
+from gdsload.conversion.row_source import USUAL_BYTES, check_columns, check_fields, filled, given, halved
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrays import decode_npy
 from gdsload.conversion.sources.arrow_columns import column_values
@@ -25,7 +24,6 @@ from gdsload.conversion.sources.csv_cells import (
     Rows,
     cells_of,
     is_path,
-    missing_among_numbers,
     not_utf8,
     number_type,
     other_delimiter,
@@ -37,7 +35,6 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.errors import FormatError, OptionError
 
 _LOOKED_AT, _LOOK_BYTES = 1000, 2**16
-_FILES_LOOKED_AT = 16
 
 
 class CsvOptions(ImageFileOptions, total=False):
@@ -123,17 +120,11 @@ class CsvSource(FieldChoice, ImageSource):
                 f"there is one column, {names[0]!r:.100}: if cells are between {other!r}, pass `delimiter={other!r}`"
             )
         for name, kind in self._kinds().items():
-            if name in self.types:
-                continue
-            if kind in ("int", "uint") and (odd := next(filter(_is_padded, first[name].to_pylist()), None)):
+            padded = filter(_is_padded, first[name].to_pylist() if kind in ("int", "uint") else ())
+            if name not in self.types and (odd := next(padded, None)):
                 found.append(
                     f"{name!r} is taken for {kind}, but {odd!r} begins with a zero: if it is a name, keep it as a "
                     f"text, `types={{{name!r}: 'str'}}`"
-                )
-            if kind == "str" and (odd := missing_among_numbers(first[name])):
-                found.append(
-                    f"{name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
-                    "leave the cell empty"
                 )
         return found
 
@@ -144,11 +135,15 @@ class CsvSource(FieldChoice, ImageSource):
         names, first = self._header(files[0]), next(self._rows(files[0], _LOOK_BYTES), None)
         row_bytes = text_bytes = 1 if first is None else len(first.content) // len(first.begins)
         if self._paths():
-            row_bytes = mean_bytes(islice(self.first_items(), _FILES_LOOKED_AT))
+            row_bytes = USUAL_BYTES
         step = max(target_bytes * text_bytes // row_bytes, 1)
         for file in files:
             if (header := self._header(file)) != names:
-                raise _other_columns(header, names, file, files[0])
+                raise FormatError(
+                    f"its columns are {', '.join(header):.300}, but those of {files[0]} are {', '.join(names):.300}",
+                    file=file,
+                    remedy="Give all files the same first line, or convert them by themselves.",
+                )
             if not self.text.seekable(file):
                 found.append(Part(os.path.basename(file), (file, 0, 1, -1), nbytes=os.path.getsize(file)))
                 continue
@@ -284,18 +279,6 @@ class CsvSource(FieldChoice, ImageSource):
         for number, rows in enumerate(self.text.rows(file, step)):
             if number or len(rows.begins) > 1:
                 yield rows if number else replace(rows, begins=rows.begins[1:], lines=rows.lines[1:])
-
-
-def _other_columns(found: Sequence[str], names: Sequence[str], file: str, first: str) -> FormatError:
-    lacks, more = ([one for one in ones if one not in others] for ones, others in ((names, found), (found, names)))
-    differences = [f"it lacks {', '.join(map(repr, lacks))}"] if lacks else []
-    differences += [f"it has {', '.join(map(repr, more))} beside"] if more else []
-    differ = " and ".join(differences) or f"they come in another order, {', '.join(map(repr, found))}"
-    return FormatError(
-        f"its columns are not those of the first file, {first}: {differ:.500}",
-        file=file,
-        remedy="Give all files the same first line, or convert them by themselves.",
-    )
 
 
 def _is_padded(cell: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Unpack
 
@@ -111,12 +111,9 @@ class H5adSource(FieldChoice, FileSource):
         own = [*cells.matrix, *(["key"] if self.with_key else [])]
         if self.fields is None:
             if both := sorted(set(own) & set(order)):
-                others = [*own, *(name for name in order if name not in own)]
-                raise FormatError(
-                    f"a column of obs is called {both[0]!r}, too",
-                    file=file,
-                    remedy=f"Leave it out: {choice_of(others)}.",
-                )
+                others = [name for name in order if name not in own]
+                remedy = f"Leave it out: {choice_of([*own, *others])}."
+                raise FormatError(f"a column of obs is called {both[0]!r}, too", file=file, remedy=remedy)
             return order
         wanted = check_fields(self.fields, [*own, *(name for name in order if name not in own)], file)
         return [name for name in wanted if name not in own]
@@ -141,10 +138,7 @@ class H5adSource(FieldChoice, FileSource):
             cells.row_bytes += _VARYING_BYTES if column.values.dtype.kind == "O" else column.values.dtype.itemsize
         check_fields([*self.fill], order, file)
         fill = {name: value for name, value in self.fill.items() if name in cells.obs}
-        leaves = TableForm(None, fill).leaves(cells.table(0, 0).schema, file)
-        # Of a category that is missing 0 would be another one.
-        signed = {name for name, column in cells.obs.items() if column.values.dtype.kind in "if"}
-        cells.leaves = [replace(one, usual=-1) if one.name in signed else one for one in leaves]
+        cells.leaves = TableForm(None, fill).leaves(cells.table(0, 0).schema, file)
         return cells
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import USUAL_BYTES, batches, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import (
-    ImageColumns,
-    class_names,
-    image_columns,
-    image_modes,
-    sound_columns,
-)
-from gdsload.conversion.sources.arrow_types import Leaf, TableForm, TableSource
+from gdsload.conversion.sources.arrow_columns import ImageColumns, image_columns, sound_columns
+from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.parquet_files import TableFileOptions
-from gdsload.conversion.sources.pictures import ImageForm, ImageSource, Mode
+from gdsload.conversion.sources.parquet_files import ImageTableSource, TableFileOptions
+from gdsload.conversion.sources.pictures import ImageForm
 from gdsload.conversion.splits import ALL, no_such_split
 from gdsload.errors import FormatError, OptionError
 
@@ -30,7 +24,7 @@ _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 _EMPTY = "there is not one row"
 
 
-class HuggingFaceSource(TableSource, ImageSource):
+class HuggingFaceSource(ImageTableSource):
     """A dataset that `datasets.Dataset.save_to_disk` wrote, or in Python such a dataset itself.
 
     Columns become fields as those of Parquet files do. An image becomes uint8 ``[channels, height, width]``, a sound
@@ -79,10 +73,6 @@ class HuggingFaceSource(TableSource, ImageSource):
         for folder in self._folders():
             files += [*(self.files.inside(folder, name) for name in (_INFO, _STATE)), *self._tables(folder)]
         return {**found, "files": stamps(files)}
-
-    def metadata(self) -> dict[str, Any]:
-        classes = class_names(self._open().features.arrow_schema)
-        return ({"classes": classes} if classes else {}) | super().metadata()
 
     def parts(self, target_bytes: int) -> list[Part]:
         dataset = self._open()
@@ -142,30 +132,17 @@ class HuggingFaceSource(TableSource, ImageSource):
         found = found.with_format("arrow")
         return found.select_columns(list(dict.fromkeys(leaf.path[0] for leaf in self._columns(found))))
 
-    def named_modes(self) -> Mapping[str, Mode]:
-        return image_modes(self._open().features.arrow_schema)
-
-    def _leaves(self) -> list[Leaf]:
-        return self._columns(self._open())
+    def _first(self) -> tuple[Any, list[Leaf]]:
+        dataset = self._open()
+        return dataset.features.arrow_schema, self._columns(dataset)
 
     def _columns(self, dataset: Any) -> list[Leaf]:
         schema = dataset.features.arrow_schema
         return self.table_form.leaves(schema, self.path, sorted(image_columns(schema) | sound_columns(schema)))
 
-    def notes(self) -> list[str]:
-        dataset = self._open()
-        schema = dataset.features.arrow_schema
-        decoded = image_columns(schema) | (frozenset() if self.look.keep_encoded else sound_columns(schema))
-        shown = [leaf for leaf in self._columns(dataset) if leaf.name not in decoded]
-        return self.table_form.notes(shown)
-
 
 def _row_bytes(dataset: Any) -> int:
-    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it.
-
-    A row that has but the path of an image's file is as large as if it had one.
-    """
-    images = image_columns(dataset.features.arrow_schema) if len(dataset) else ()
-    cells = [dataset[0:1].column(name)[0].as_py() or {} for name in images]
-    paths = sum(1 for cell in cells if not cell.get("bytes"))
-    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1) + paths * USUAL_BYTES
+    """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it; or of its image."""
+    if image_columns(dataset.features.arrow_schema):
+        return USUAL_BYTES  # the table may have but the path of its file
+    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)

@@ -86,7 +86,7 @@ class IdxSource(FileSource):
 
 def _check_alike(groups: dict[str, dict[str, str]], path: str) -> None:
     """Refuse several datasets in one folder: other names than those of splits, or other fields."""
-    names = {_without_splits(group): group for group in groups}
+    names = {tuple(word for word in group.split("-") if not split_words(os.path.basename(word))) for group in groups}
     fields = {tuple(sorted(files)) for files in groups.values()}
     if len(names) > 1 or len(fields) > 1:
         listed = ", ".join(sorted(os.path.relpath(group, path) for group in groups))
@@ -95,10 +95,6 @@ def _check_alike(groups: dict[str, dict[str, str]], path: str) -> None:
             file=path,
             remedy="Pass the folder of one, or `prefix=`: how its names begin.",
         )
-
-
-def _without_splits(group: str) -> str:
-    return "-".join(word for word in group.split("-") if not split_words(os.path.basename(word)))
 
 
 def _arrays(files: dict[str, str]) -> dict[str, NDArray[Any]]:

@@ -10,14 +10,13 @@ from typing import Any, Unpack
 from gdsload.conversion.folders import PICTURES
 from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
-from gdsload.conversion.row_source import image_parts, mean_bytes, some
+from gdsload.conversion.row_source import image_parts, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, ImageSource, put
 from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.errors import FormatError
 
 _NO_CLASS = -1
-_PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 
 
 class ImageFolderSource(ImageSource):
@@ -65,18 +64,11 @@ class ImageFolderSource(ImageSource):
         filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
         empty = [name for name in folders if name not in filled]
         found = [f"class {name!r} has no image that can be read. It keeps its number." for name in empty]
-        if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
-            found.append(
-                f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
-                "has the paths of a pair in each row, `kind='csv'`."
-            )
         if others := self._left_out(bool(folders)):
             endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(
                 f"{counted_are(len(others), 'file')} left out, {others[0]!r} first ({endings}). "
-                "Pictures are read in the folders of their classes, and as PNG, say. A CSV table that names files in a "
-                "column is converted with these, `kind='csv'`; in Python so is what "
-                "datasets.load_dataset('imagefolder', data_dir=...) gives."
+                "A CSV table that names files in a column is converted with these, `kind='csv'`."
             )
         return found
 
@@ -104,8 +96,7 @@ class ImageFolderSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        files = self._files()
-        return image_parts(files, mean_bytes(self.first_items(), but=("label", "key")), target_bytes)
+        return image_parts(self._files(), target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
         for label, name in zip(part.where[::2], part.where[1::2], strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gdsload.conversion.reasons import as_pasted
+from gdsload.conversion.reasons import as_pasted, in_words
 from gdsload.conversion.sources.arrow_types import inner_type
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
@@ -17,25 +17,23 @@ from gdsload.errors import FormatError, OptionError
 CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The constants of JSON lines, as Python writes them; any other infinite number was too large."""
 
-_USUAL: dict[type | tuple[type, ...], tuple[str, object]] = {bool: ("bool", False), (str, list, dict): ("string", "")}
-"""The type that a value has, and what may stand for one that is missing; lists and objects as texts of JSON."""
+_TYPES = ("int64", "uint64", "float64", "bool", "string")
+"""The types that keys get: the first one that has all values."""
 
 
 def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
     """The type of a key with these values; where they are lists, `named` is that of their elements.
 
     Raises:
-        FormatError: if they are of several types.
-        OptionError: if no type has all whole numbers, for as floats different ones would become the same; or if the key
-            has no value.
+        FormatError: if no type has all of them.
+        OptionError: if the key has no value.
     """
     arrow, there = need("pyarrow"), [value for value in values if value is not None]
-    kinds = set(map(type, there))
-    if kinds == {list}:
+    if there and all(type(value) is list for value in there):
         return arrow.list_(key_type(list(chain.from_iterable(there)), named, key, file))
     if named is not None:
         zoned = arrow.timestamp(named.unit, "UTC") if arrow.types.is_timestamp(named) else named
-        return zoned if kinds == {str} and _all_have(zoned, there) and not _all_have(named, there) else named
+        return named if zoned is named or not _has_all(zoned, there, key, file) else zoned
     if not there:
         raise OptionError(
             f"the key {key!r:.100} has no value in the first lines",
@@ -43,20 +41,22 @@ def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
             remedy=f"Say of what type it is, `types={{{as_pasted(key)}: 'float64'}}`, say; or choose other fields: "
             "`fields=[...]`.",
         )
-    if kinds == {int}:
-        if found := next((kind for kind in (arrow.int64(), arrow.uint64()) if _all_have(kind, there)), None):
-            return found
-        beyond = _beyond(there, arrow.int64())
-    elif kinds <= {int, float}:
-        if (beyond := _rounded(there)) is None:
-            return arrow.float64()
-    elif len(kinds) == 1:
-        return {bool: arrow.bool_(), str: arrow.string(), dict: arrow.struct([])}[kinds.pop()]
-    else:
-        other = next(one for one in there if type(one) is not type(there[0]))
-        raise mixed(key, None, f"{there[0]!r:.50} and {other!r:.50}", file)
-    reason, remedy = _rounding(key, beyond)
-    raise OptionError(reason, file=file, remedy=remedy)
+    if set(map(type, there)) == {str}:  # one that is no UTF-8 is its line's fault
+        return arrow.string()
+    kinds = [kind for kind in map(arrow.type_for_alias, _TYPES) if type(there[0]) in _held(kind)]
+    if (found := next((kind for kind in kinds if _has_all(kind, there, key, file)), None)) is not None:
+        return found
+    if not kinds:
+        raise _no_such(key, "a field", f"it has {there[0]!r:.100}", file)
+    return column_of(there, kinds[-1], key, file, rounds=False).type  # raises what is wrong
+
+
+def _has_all(kind: Any, values: Sequence[Any], key: str, file: str) -> bool:
+    try:
+        column_of(values, kind, key, file, rounds=False)
+    except FormatError:
+        return False
+    return True
 
 
 def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds: bool) -> Any:
@@ -74,41 +74,30 @@ def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds:
         FormatError: if the type does not have one of the values.
     """
     arrow, inner = need("pyarrow"), inner_type(kind)
-    elements = _elements(values, kind, key, where)
     try:
+        elements = _elements(values, kind)
         if arrow.types.is_temporal(inner):
             return arrow.array(values, _of_texts(kind)).cast(kind)
-        found = arrow.array(values, kind)
-    except (arrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         if not arrow.types.is_floating(inner):
-            beyond = _beyond(elements, inner) if arrow.types.is_integer(inner) else None
-            reason = str(error)[:200] if beyond is None else f"{inner} does not have {beyond}"
-            raise mixed(key, _wider(beyond, inner), reason, where) from None
-        if not rounds and (beyond := _rounded(elements)) is not None:
-            reason, remedy = _rounding(key, beyond)
-            raise FormatError(reason, file=where, remedy=remedy) from None
-        found = arrow.array(_floated(values), kind)  # a large whole number, which is a float, too
-    if arrow.types.is_floating(inner):
-        numbers = found
+            return arrow.array(values, kind)
+        found = numbers = arrow.array(_floated(values) if rounds and int in map(type, elements) else values, kind)
         while arrow.types.is_list(numbers.type):
             numbers = numbers.flatten()
         infinite = int(np.isinf(numbers.to_numpy(zero_copy_only=False)).sum())
         if infinite and infinite > sum(any(one is known for known in CONSTANTS.values()) for one in elements):
-            raise FormatError(
-                f"the key {key!r:.100} has a number beyond those of {np.dtype(inner.to_pandas_dtype())}", file=where
-            )
-    return found
+            raise ValueError("a number is too large")
+        return found
+    except (arrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise _no_such(key, str(kind), in_words(error), where) from None
 
 
-def _elements(values: Sequence[Any], kind: Any, key: str, where: str) -> Sequence[Any]:
-    """The values that are in no list; or an error, as Arrow takes some of other types: it makes 1.0 of true."""
-    types = need("pyarrow").types
+def _elements(values: Sequence[Any], kind: Any) -> Sequence[Any]:
+    """The values that are in no list; a ValueError if one is of another type, as Arrow would make 1 of 1.5."""
     while True:
-        odd = set(map(type, values)) - _held(kind)
-        if odd:
+        if odd := set(map(type, values)) - _held(kind):
             value = next(one for one in values if type(one) in odd)
-            raise mixed(key, _wider(value, kind), f"{kind!s:.100} does not have {value!r:.100}", where)
-        if not types.is_list(kind):
+            raise ValueError(f"it has {value!r:.100}")
+        if not need("pyarrow").types.is_list(kind):
             return values
         values, kind = list(chain.from_iterable(one for one in values if one is not None)), kind.value_type
 
@@ -126,75 +115,32 @@ def _of_texts(kind: Any) -> Any:
     return arrow.list_(_of_texts(kind.value_type)) if arrow.types.is_list(kind) else arrow.string()
 
 
-def _all_have(kind: Any, values: Sequence[Any]) -> bool:
-    arrow = need("pyarrow")
-    try:
-        arrow.array(values).cast(kind) if arrow.types.is_temporal(kind) else arrow.array(values, kind)
-    except (arrow.ArrowException, ValueError, OverflowError):
-        return False
-    return True
-
-
-def _beyond(values: Sequence[int | None], kind: Any) -> int | None:
-    """A whole number that a type does not have; None if there is none."""
-    limits = np.iinfo(kind.to_pandas_dtype())
-    return next((value for value in values if value is not None and not limits.min <= value <= limits.max), None)
-
-
-def _rounded(values: Sequence[Any]) -> int | None:
-    """A whole number that float64 does not have; None if there is none."""
-    return next((value for value in values if type(value) is int and float(str(value)) != value), None)
-
-
 def _floated(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [_floated(one) for one in value]
-    return value if value is None else float(str(value))
+    return value if value is None else float(value)
 
 
-def _wider(value: Any, kind: Any) -> str | None:
-    """The type that has a number which a type has not; None if there is none."""
-    types, limits = need("pyarrow").types, np.iinfo(np.int64)
-    if type(value) is float and types.is_integer(kind):
-        return "float64"
-    if type(value) is not int or not (types.is_integer(kind) or types.is_temporal(kind)):
-        return None
-    is_signed = (limits.min <= value <= limits.max and kind.bit_width < 64) or types.is_temporal(kind)
-    return "int64" if is_signed else "uint64" if limits.max < value < 2**64 else None
-
-
-def mixed(key: str, kind: str | None, reason: str, where: str) -> FormatError:
-    """The error of a key that has a value of another type, and maybe of a kind that has all."""
+def _no_such(key: str, kind: str, reason: str, where: str) -> FormatError:
+    """The error of a key that has a value which its type does not have."""
     name = as_pasted(key)
-    rounds = ", which rounds whole numbers beyond 2**53" if kind == "float64" else ""
-    way = f"Say of what type it is, `types={{{name}: {kind!r}}}`{rounds}; or keep it" if kind else "Keep it"
     return FormatError(
-        f"the key {key!r:.100} has values of several types: {reason}",
+        f"the key {key!r:.100} cannot be {kind}: {reason}",
         file=where,
-        remedy=f"{way} as a text of JSON, `as_json=[{name}]`; or choose other fields: `fields=[...]`.",
+        remedy=f"Keep it as a text of JSON, `as_json=[{name}]`; or name another type, `types={{{name}: 'float64'}}`, "
+        "say, which rounds large whole numbers; or choose other fields: `fields=[...]`.",
     )
 
 
-def late_key(key: str, value: Any, where: str) -> FormatError:
+def late_key(key: str, where: str) -> FormatError:
     """The error of a line with a key that the first lines do not have."""
     name = as_pasted(key)
-    kind, usual = next((how for what, how in _USUAL.items() if isinstance(value, what)), ("float64", 0))
-    text = f" and `as_json=[{name}]`" if isinstance(value, list | dict) else ""
     return FormatError(
         f"the first lines have no key {key!r:.100}",
         file=where,
-        remedy="Say of what type it is and what stands for it where it is missing, "
-        f"`types={{{name}: {kind!r}}}` and `fill={{{name}: {usual!r}}}`{text}, say; "
-        "or choose other fields: `fields=[...]`.",
+        remedy=f"Say of what type it is and what stands for it where it is missing, `types={{{name}: 'float64'}}` and "
+        f"`fill={{{name}: 0}}`, say; or choose other fields: `fields=[...]`.",
     )
-
-
-def _rounding(key: str, number: int | None) -> tuple[str, str]:
-    """The fault of a number that no type of numbers has, and the way out."""
-    what = f"the key {key!r:.100} has the whole number {number!s:.100}, which would be rounded"
-    rounded = f"or say of what type it is, which may round it, `types={{{as_pasted(key)}: 'float64'}}`, say."
-    way = f"Keep it as a text, `as_json=[{as_pasted(key)}]`; {rounded}"
-    return f"{what}: int64 and uint64 do not hold all numbers of the key", way
 
 
 def named_type(name: str, given: object) -> Any:

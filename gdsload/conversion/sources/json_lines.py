@@ -16,7 +16,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, mixed, named_type
+from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, named_type
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
@@ -43,9 +43,9 @@ class JsonLinesSource(TableSource, FileSource):
 
     The first 1000 lines, or as many as have 16 MiB, tell which keys there are, and of what types: whole numbers
     (int64; ``-0`` is 0), floating-point ones (float64), ``true`` and ``false``, texts, lists of numbers (ragged). Of an
-    object in one each part is a field, ``"s.x"``; a line that is a list is the field ``tokens``. A line with another
-    key is an error of that line, unless `fields` says which are taken; one without a key has no value there, as a row
-    of a table.
+    object in one each part is a field, ``"s.x"``, and so is a key of that name; a line that is a list is the field
+    ``tokens``. A line with another key is an error of that line, unless `fields` says which are taken; one without a
+    key has no value there, as a row of a table.
 
     Args:
         path: a `.jsonl` or `.ndjson` file, maybe with `.gz` after it, or a folder of such files with the same keys.
@@ -55,15 +55,13 @@ class JsonLinesSource(TableSource, FileSource):
     threads = False
     suffixes = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
     decisive = ("types",)
-    _known: tuple[dict[str, bool], list[Leaf]] | None = None
+    _known: list[Leaf] | None = None
 
     def __init__(self, path: str, **options: Unpack[JsonOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.table_form = TableForm.of(options)
         self.types = dict(options.get("types") or {})
-        self._dotted: tuple[set[str], set[str]] = set(), set()
-        """Names with a dot in the first lines: those of keys, and those of parts of objects."""
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), **self.table_form.to_json()}
@@ -87,7 +85,7 @@ class JsonLinesSource(TableSource, FileSource):
             found += [_part(name, file, (low, high), (row, rows))] if rows > row else []
         if not found:
             raise FormatError("there is not one line", file=self.path)
-        self._columns()
+        self._leaves()
         return found
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -112,15 +110,12 @@ class JsonLinesSource(TableSource, FileSource):
         return row_items(row, len(lines), lambda low, high: self._made(lines[low:high], f"{where}{row + low}"))
 
     def _made(self, lines: Sequence[bytes], where: str) -> dict[str, Any]:
-        keys, leaves = self._columns()
-        tokens = any(leaf.name == _TOKENS for leaf in leaves)
-        objects = [self._object(line, where, tokens=tokens) for line in lines]
+        leaves = self._leaves()
+        names = {leaf.name for leaf in leaves}
+        objects = [self._object(line, where, tokens=_TOKENS in names) for line in lines]
         for one in objects if self.fields is None else ():
-            if late := one.keys() - keys.keys():
-                raise late_key(min(late), one[min(late)], where)
-        for key in (key for key, is_object in keys.items() if is_object):
-            if odd := [value for one in objects if (value := one.get(key)) is not None]:
-                raise mixed(key, None, f"objects and {odd[0]!r:.100}", where)
+            if late := [key for key in one.keys() - names if one[key] is not None]:
+                raise late_key(min(late), where)
         found = {}
         for leaf in leaves:
             values, rounds = self._values(objects, leaf.name, where), leaf.name in self.types
@@ -132,30 +127,10 @@ class JsonLinesSource(TableSource, FileSource):
         with reading("the line is no JSON", where, ValueError, RecursionError):
             found = _DECODER.decode(line.decode("utf-8-sig"))
             if isinstance(found, dict):
-                return self._flat(found, where)
+                return found if dict not in map(type, found.values()) else _once(list(self._parts(found, "")))
         if tokens and isinstance(found, list):
             return {_TOKENS: found}
         raise FormatError(f"the line is no JSON object: {line!r:.100}", file=where)
-
-    def _flat(self, found: dict[str, Any], where: str) -> dict[str, Any]:
-        """An object, with the parts of those in it.
-
-        Raises:
-            FormatError: if a key has the name that such a part has in one of the first lines, or the other way round.
-            ValueError: if one has it in this line.
-        """
-        keys, parts = self._dotted
-        if dict not in map(type, found.values()):
-            whole, both = found, parts.intersection(found) if parts else set[str]()
-        else:
-            whole = _once(list(self._parts(found, "")))
-            both = keys.intersection(whole.keys() - found.keys()) | parts.intersection(found)
-        if both:
-            raise FormatError(f"two columns are called {min(both)!r:.100}", file=where)
-        if self._known is None:
-            keys.update(name for name in found if "." in name)
-            parts.update(whole.keys() - found.keys())
-        return whole
 
     def _parts(self, found: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
         for key, value in found.items():
@@ -173,28 +148,24 @@ class JsonLinesSource(TableSource, FileSource):
             return [json.dumps(one[key], ensure_ascii=False) if key in one else None for one in objects]
 
     def _leaves(self) -> list[Leaf]:
-        return self._columns()[1]
-
-    def _columns(self) -> tuple[dict[str, bool], list[Leaf]]:
-        """The keys of the first lines, True for those of objects; and what fields are made of."""
+        """The columns that fields are made of, by the first lines."""
         if self._known is None:
             file = self.all_files()[0]
             objects = self._first_objects(file)
             named = {name: named_type(name, kind) for name, kind in self.types.items()}
             # A key that has what stands for it where it is missing need not be in the first lines.
             late = [name for name in named if name in self.table_form.fill]
-            names = dict.fromkeys([*chain.from_iterable(objects), *late])
-            of_objects = {above for name in names.keys() - self._dotted[0] for above in _above(name)}
-            fields = [name for name in names if name not in of_objects]
-            check_fields([*self.table_form.as_json, *named], fields, file)
+            names = list(dict.fromkeys([*chain.from_iterable(objects), *late]))
+            of_objects = {above for name in names for above in _above(name)}  # where an object is missing it is null
+            names = [one for one in names if one not in of_objects or any(row.get(one) is not None for row in objects)]
+            check_fields([*self.table_form.as_json, *named], names, file)
             form, arrow = TableForm(self.fields, self.table_form.fill, (), self.table_form.decimals), need("pyarrow")
             columns = []
-            for name in check_fields(self.fields, fields, file):
+            for name in check_fields(self.fields, names, file):
                 with reading(f"the key {name!r:.100} cannot be read", file, RecursionError):
                     kind = key_type(self._values(objects, name, file), named.get(name), name, file)
                 columns.append((name, kind))
-            leaves = form.leaves(arrow.schema(columns), file)
-            self._known = {**dict.fromkeys(names, False), **dict.fromkeys(of_objects, True)}, leaves
+            self._known = form.leaves(arrow.schema(columns), file)
         return self._known
 
     def _first_objects(self, file: str) -> list[dict[str, Any]]:
@@ -226,7 +197,7 @@ def _part(name: str, file: str, edges: tuple[int, int], rows: tuple[int, int]) -
 
 
 def _above(name: str) -> list[str]:
-    """The keys of the objects that a key may be a part of."""
+    """The keys of the objects that a key is a part of, if dots in it say so."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 

@@ -6,27 +6,24 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file, stamps
 from gdsload.conversion.reasons import as_pasted, reading
-from gdsload.conversion.row_source import check_columns, filled
+from gdsload.conversion.row_source import check_columns
 from gdsload.conversion.source import Part
 from gdsload.conversion.sources.arrow_columns import image_columns
 from gdsload.conversion.sources.arrow_types import inner_type, is_list, is_text
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ParquetSource, TableFileOptions, opened_table
 from gdsload.conversion.splits import ALL, no_such_split
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, OptionError
 
 _INFO, _TASKS = os.path.join("meta", "info.json"), os.path.join("meta", "tasks")
 _MAX_INFO_BYTES = 2**24
-_EPISODE = "episode_index"
 
 
 class LeRobotSource(ParquetSource):
@@ -34,9 +31,10 @@ class LeRobotSource(ParquetSource):
 
     States, actions and other numbers are arrays of the shapes that `meta/info.json` gives them, or numbers where a
     table has such; ``episode_index``, ``frame_index``, ``index``, ``task_index`` and ``timestamp`` are among them.
-    Splits are those of that file. Images that are in the tables become uint8 ``[channels, height, width]``, turned as
-    their EXIF data say. Videos are not decoded: they are refused unless `fields` leaves them out. A frame in which a
-    value is missing, or of another shape than its feature, is an error of that frame.
+    Splits are ranges of episodes, and taken together, ``split="all"``. Images that are in the tables become uint8
+    ``[channels, height, width]``, turned as their EXIF data say. Videos are not decoded: they are refused unless
+    `fields` leaves them out. A frame in which a value is missing, or of another shape than its feature, is an error of
+    that frame.
 
     Args:
         path: the folder, which has `meta/info.json` and `data`.
@@ -67,32 +65,10 @@ class LeRobotSource(ParquetSource):
         return {**super().describe(), "info": info, "split": self.files.split}
 
     def parts(self, target_bytes: int) -> list[Part]:
-        """See `Source.parts`: row groups; those of other splits are passed over."""
+        """See `Source.parts`: row groups."""
         self._features()
-        found = super().parts(target_bytes)
-        if (episodes := self._episodes()) is None:
-            return found
-        counts = [self._count(part, episodes) for part in found]
-        pairs = zip(found, counts, strict=True)
-        chosen = [
-            replace(part, samples=count, nbytes=part.nbytes * count // part.samples) for part, count in pairs if count
-        ]
-        return filled(chosen, "frame", self.path)
-
-    def _count(self, part: Part, episodes: tuple[int, int]) -> int:
-        with opened_table(str(part.where[0])) as table:
-            return int(_among(table.read_row_group(int(part.where[1]), [_EPISODE]).column(0), episodes).sum())
-
-    def _read_columns(self, columns: list[str]) -> list[str]:
-        return columns if self._episodes() is None else list(dict.fromkeys([*columns, _EPISODE]))
-
-    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        if (episodes := self._episodes()) is None:
-            yield 0, batch
-            return
-        edges = np.flatnonzero(np.diff(_among(batch.column(_EPISODE), episodes), prepend=False, append=False))
-        for low, high in edges.reshape(-1, 2).tolist():
-            yield low, batch.slice(low, high - low)
+        self._check_split()
+        return super().parts(target_bytes)
 
     def _schema(self, table: Any, file: str) -> Any:
         """The columns of a file that are features, of the shapes that these have."""
@@ -131,22 +107,19 @@ class LeRobotSource(ParquetSource):
             )
         return [_feature(name, described[name], self.path) for name in names]
 
-    def _episodes(self) -> tuple[int, int] | None:
-        """The first episode of the split, and that after its last one; None: all of them."""
+    def _check_split(self) -> None:
+        """Refuse one of several splits: they are ranges of episodes, in the same files."""
         described, split = self._described().get("splits"), self.files.split
-        splits = described if isinstance(described, dict) else {}
-        names = sorted(splits)
-        if split == ALL or (split is None and len(names) < 2):
-            return None
-        if split not in names:
+        names = sorted(described) if isinstance(described, dict) else []
+        if split == ALL or (len(names) < 2 and split in (None, *names)):
+            return
+        if split is not None and split not in names:
             raise no_such_split(split, names, self.path)
-        low, colon, high = str(splits[split]).partition(":")
-        try:
-            return int(low or 0), int(high) if high or not colon else 2**63 - 1
-        except ValueError:
-            raise FormatError(
-                f"split {split!r} is {splits[split]!r:.50}, no range of episodes", file=self.path
-            ) from None
+        raise OptionError(
+            f"its splits, {', '.join(map(repr, names)):.200}, are ranges of episodes in the same files",
+            file=self.path,
+            remedy="Pass `split='all'`, and take the episodes of one by `episode_index`, with `ShardDataset.filter`.",
+        )
 
     def all_files(self) -> list[str]:
         folder = os.path.join(self.path, "data")
@@ -187,17 +160,6 @@ def _feature(name: str, given: Any, file: str) -> _Feature:
         if min(shape, default=1) < 1 or math.prod(shape) > 2**31:
             raise ValueError(f"its shape is {shape}")
         return _Feature(name, dtype, shape)
-
-
-def _among(episodes: Any, wanted: tuple[int, int]) -> NDArray[np.bool_]:
-    """A mask of the rows of the episodes from one number to another."""
-    if episodes.null_count:
-        raise ValueError("a row has no episode_index")
-    numbers = np.asarray(episodes)
-    if numbers.dtype.kind not in "iu":
-        raise ValueError(f"episode_index is of type {numbers.dtype}")
-    mask: NDArray[np.bool_] = (numbers >= wanted[0]) & (numbers < wanted[1])
-    return mask
 
 
 def _tasks(file: str) -> list[str]:

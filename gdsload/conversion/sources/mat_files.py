@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from gdsload.conversion.row_source import array_items, array_parts, check_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.hdf5_files import own_child
-from gdsload.conversion.spread import read_apart
 from gdsload.errors import FormatError
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -43,6 +42,7 @@ class MatSource(FieldChoice, FileSource):
 
     kind = "MATLAB files"
     threads = False
+    crashes = True
     suffixes = (".mat",)
     decisive = ("last",)
 
@@ -53,9 +53,8 @@ class MatSource(FieldChoice, FileSource):
     def parts(self, target_bytes: int) -> list[Part]:
         found: list[Part] = []
         for file in self.all_files():
-            prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
-            _refuse_row_vectors(arrays, file)
-            found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
+            prefix = f"{os.path.basename(file)}, rows"
+            found += array_parts(self._arrays(file, None), target_bytes, file, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -67,7 +66,9 @@ class MatSource(FieldChoice, FileSource):
         with open_file(file) as opened:
             is_hdf5 = _HDF5 in (opened.read(8), opened.seek(512) and opened.read(8))
         with reading("the MATLAB file cannot be read", file):
-            return self._by_h5py(file, rows) if is_hdf5 else self._by_scipy(file, rows)
+            arrays = self._by_h5py(file) if is_hdf5 else self._by_scipy(file, values=rows is not None)
+        # A copy, or all of the file would stay in memory.
+        return arrays if rows is None else {name: array[slice(*rows)].copy() for name, array in arrays.items()}
 
     def _chosen(self, classes: dict[str, str], file: str) -> list[str]:
         names = check_fields(self.fields, classes, file)
@@ -88,39 +89,41 @@ class MatSource(FieldChoice, FileSource):
         last = check_fields(wanted, arrays, file)
         return {name: np.moveaxis(array, -1, 0) if name in last else array for name, array in arrays.items()}
 
-    def _by_scipy(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
-        variables = {one.name: one for one in read_apart(list_variables, file)}
-        names = self._chosen({name: one.kind for name, one in variables.items()}, file)
-        if rows is not None:
-            wanted = [variables[name] for name in names]
-            found: dict[str, NDArray[Any]] = read_apart(read_rows, file, wanted, self.last, *rows)
-            return found
-        shapes = {name: np.broadcast_to(np.zeros((), variables[name].dtype), variables[name].shape) for name in names}
-        return self._moved(shapes, file)
+    def _by_scipy(self, file: str, *, values: bool) -> dict[str, NDArray[Any]]:
+        """The variables of a file of version 5, without those that MATLAB keeps for itself, or their shapes alone.
 
-    def _by_h5py(self, file: str, rows: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
+        Their element types are those of their classes. They may be stored in fewer bytes: how they are stored differs
+        from file to file, what a variable is does not.
+        """
+        scipy = need("scipy.io", file=file)
+        with open_file(file) as opened, warnings.catch_warnings():
+            warnings.simplefilter("error")  # scipy warns of what it cannot read, and goes on
+            opened.seek(124)
+            if opened.read(4) not in _VERSION_5:
+                raise ValueError("it does not begin as a MATLAB file of version 5; save it with -v7")
+            opened.seek(0)
+            listed = [one for one in scipy.whosmat(opened) if one[0] != "__function_workspace__"]
+            shapes = {name: shape for name, shape, _ in listed}
+            classes = {name: kind for name, _, kind in listed}
+            if len(classes) < len(listed):
+                raise ValueError("two variables have one name")
+            names = self._chosen(classes, file)
+            dtypes = {name: np.dtype(NUMBERS[classes[name]]) for name in names}
+            if not values:
+                empty = {name: np.broadcast_to(np.zeros((), dtypes[name]), shapes[name]) for name in names}
+                return self._moved(empty, file)
+            opened.seek(0)
+            found = scipy.loadmat(opened, variable_names=names)
+        return self._moved({name: _of_class(found.get(name), name, shapes[name], dtypes[name]) for name in names}, file)
+
+    def _by_h5py(self, file: str) -> dict[str, NDArray[Any]]:
         h5py = need("h5py", file=file)
         with h5py.File(file, "r") as opened:
             there = [name for name in opened if not name.startswith("#")]
             children = {name: own_child(opened, name, file) for name in check_fields(self.fields, there, file)}
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
-            found = self._moved({name: _numbers(children[name]).T for name in names}, file)
-        return found if rows is None else {name: array[rows[0] : rows[1]] for name, array in found.items()}
-
-
-def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
-    """Refuse labels that are a row, 1 × N, beside variables of N rows."""
-    lengths = {len(array) for array in arrays.values() if array.ndim}
-    rows = [
-        name for name, array in arrays.items() if array.shape[:1] == (1,) and array.shape[1:] in {(n,) for n in lengths}
-    ]
-    if rows and len(lengths) > 1:
-        raise FormatError(
-            f"variable {rows[0]!r} is a row of {arrays[rows[0]].size} values, as many as other variables have rows",
-            file=file,
-            remedy=f"Pass `last={rows}`: the last dimension of it counts the samples.",
-        )
+            return self._moved({name: _numbers(children[name]).T for name in names}, file)
 
 
 def _class_of(child: Any) -> str:
@@ -134,66 +137,10 @@ def _numbers(child: Any) -> NDArray[Any]:
     return array.astype(bool) if _class_of(child) == "logical" else array
 
 
-class MatVariable(NamedTuple):
-    """A variable of a file; its kind is its class: ``"double"``, ``"logical"``, ``"struct"``."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type of its class, which is one of numbers."""
-        return np.dtype(NUMBERS[self.kind])
-
-
-def list_variables(file: str) -> list[MatVariable]:
-    """The variables of a file of version 5, without those that MATLAB keeps for itself.
-
-    A damaged file may kill the process that calls this.
-    """
-    scipy = need("scipy.io", file=file)
-    with open_file(file) as opened:
-        opened.seek(124)
-        if opened.read(4) not in _VERSION_5:
-            raise ValueError("it does not begin as a MATLAB file of version 5; save it with -v7")
-        opened.seek(0)
-        found = [MatVariable(*one) for one in scipy.whosmat(opened)]
-    if len({one.name for one in found}) < len(found):
-        raise ValueError("two variables have one name")
-    return [one for one in found if one.name != "__function_workspace__"]
-
-
-def read_rows(
-    file: str, wanted: Sequence[MatVariable], last: Container[str], low: int, high: int
-) -> dict[str, NDArray[Any]]:
-    """The rows from `low` to `high` - 1 of variables, as `list_variables` reads; see `MatSource.last`.
-
-    Their element types are those of their classes. They may be stored in fewer bytes: how they are stored differs from
-    file to file, what a variable is does not.
-    """
-    scipy = need("scipy.io", file=file)
-    with open_file(file) as opened, warnings.catch_warnings():
-        warnings.simplefilter("error")  # scipy warns of what it cannot read, and goes on
-        found = scipy.loadmat(opened, variable_names=[one.name for one in wanted])
-    arrays = {one.name: _of_class(found.get(one.name), one) for one in wanted}
-    return {
-        name: (np.moveaxis(array, -1, 0) if name in last else array)[low:high].copy() for name, array in arrays.items()
-    }
-
-
-def _of_class(stored: Any, variable: MatVariable) -> NDArray[Any]:
+def _of_class(stored: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """An array that scipy has read, of the element type of its class."""
-    dtype, name = variable.dtype, f"variable {variable.name!r:.100}"
-    if not isinstance(stored, np.ndarray) or stored.shape != variable.shape or stored.dtype.kind not in "biufc":
-        raise ValueError(f"{name} cannot be read: {stored!s:.100}")
+    if not isinstance(stored, np.ndarray) or stored.shape != shape or stored.dtype.kind not in "biufc":
+        raise ValueError(f"variable {name!r:.100} cannot be read: {stored!s:.100}")
     if stored.dtype.kind == "c":
         dtype = np.dtype(np.complex64 if dtype == np.float32 else np.complex128)
-    with np.errstate(invalid="ignore"):
-        found = stored.astype(dtype)
-        same = (
-            np.can_cast(stored.dtype, dtype) or dtype.kind == "b" or np.array_equal(found.astype(stored.dtype), stored)
-        )
-    if not same:
-        raise ValueError(f"{name} has values beyond its class")
-    return found
+    return stored.astype(dtype, copy=False)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
 import io
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +37,7 @@ from gdsload.errors import FormatError
 _INDEX = "index.json"
 _MAX_SHARD_BYTES = 2**32  # places in it are uint32
 _PIECE_BYTES = 2**22
-_BY_ARROW = {"zstd": "zstd", "br": "brotli"}
+_BY_ARROW = {"gz": "gzip", "bz2": "bz2", "zstd": "zstd", "br": "brotli"}
 _XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 _SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 # The names of element types in arrays that name theirs.
@@ -55,8 +52,8 @@ class MdsSource(FieldChoice, ImageSource):
 
     Numbers, arrays, texts and bytes become fields as they are, ``json`` and ``str_decimal`` a text, images uint8
     ``[channels, height, width]``, turned as their EXIF data say. Columns stored as pickles are refused. Shards may be
-    packed: gzip and bzip2 are Python's own, Zstandard and Brotli need pyarrow; Snappy is refused. Hashes in the index
-    are compared: those that `hashlib` has, and those of xxHash.
+    packed by gzip, bzip2, Zstandard or Brotli, which pyarrow unpacks; Snappy is refused. Hashes in the index are
+    compared: those that `hashlib` has, and those of xxHash.
 
     Args:
         path: the folder with `index.json`.
@@ -87,10 +84,9 @@ class MdsSource(FieldChoice, ImageSource):
                     yield Item(key, partial(_sample, content, shard.columns, decoders, f"{file}, sample {number}"))
 
     def _decoders(self, shard: _Shard) -> dict[str, Callable[[bytes], Any]]:
-        encodings = {column.name: column.encoding for column in shard.columns}
-        wanted = check_fields(self.fields, encodings, self.path)
         file = os.path.join(self.path, shard.raw.name)
-        return {name: decoder(encodings[name], name, self.form, file) for name in wanted}
+        wanted = check_fields(self.fields, shard.columns, self.path)
+        return {name: decoder(shard.columns[name][0], name, self.form, file) for name in wanted}
 
     def _index(self) -> str:
         return self.files.inside(self.files.folder(_INDEX), _INDEX)
@@ -106,7 +102,7 @@ class MdsSource(FieldChoice, ImageSource):
     def _opened(self, shard: _Shard) -> Iterator[tuple[str, IO[bytes]]]:
         """A shard, unpacked; whatever is wrong with it is a FormatError."""
         path, expected = self._place(shard)
-        errors = OSError, EOFError, ValueError, TypeError, zlib.error
+        errors = OSError, ValueError, TypeError
         with (
             reading("the shard cannot be read", path, *errors, remedy="Copy it again, whole."),
             open_file(path) as file,
@@ -127,15 +123,6 @@ class MdsSource(FieldChoice, ImageSource):
             if tree["version"] != 2:
                 raise ValueError(f"version {tree['version']!r:.50} is not known, but 2 is")
             return [_Shard.of(shard) for shard in tree["shards"]]
-
-
-@dataclass(frozen=True, slots=True)
-class _MdsColumn:
-    """A column: its name, its encoding, and the bytes of a value; 0 if they stand before each."""
-
-    name: str
-    encoding: str
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +152,16 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A shard as the index has it: what it is unpacked, and what it is packed, if it is."""
+    """A shard as the index has it: what it is unpacked, and what it is packed, if it is.
+
+    Of each column it has the encoding, and the bytes of a value; 0 if they stand before each.
+    """
 
     raw: _File
     packed: _File | None
     packer: str
     samples: int
-    columns: tuple[_MdsColumn, ...]
+    columns: dict[str, tuple[str, int]]
 
     @classmethod
     def of(cls, tree: Any) -> _Shard:
@@ -179,8 +169,8 @@ class _Shard:
         if tree["format"] != "mds" or tree["version"] != 2:
             raise ValueError(f"a shard is of format {tree['format']!r:.50}, version {tree['version']!r:.50}")
         listed = zip(tree["column_names"], tree["column_encodings"], tree["column_sizes"], strict=True)
-        columns = tuple(_MdsColumn(_text(name), _text(how), _count(size or 0)) for name, how, size in listed)
-        if len({column.name for column in columns}) < len(columns):
+        columns = {_text(name): (_text(how), _count(size or 0)) for name, how, size in listed}
+        if len(columns) < len(tree["column_names"]):
             raise ValueError("two columns have one name")
         packed = _File.of(tree["zip_data"]) if tree.get("zip_data") else None
         packer = _text(tree.get("compression") or "").partition(":")[0]
@@ -209,25 +199,20 @@ def _count(value: Any) -> int:
 def _unpacked(shard: _Shard, file: IO[bytes], path: str) -> bytes:
     """A shard's bytes: exactly as many as the index says, and never more than that in memory."""
     nbytes = shard.raw.nbytes
-    if shard.packer == "gz":
-        found = gzip.GzipFile(fileobj=file).read(nbytes + 1)
-    elif shard.packer == "bz2":
-        found = bz2.BZ2File(file).read(nbytes + 1)
-    elif shard.packer in _BY_ARROW:
-        stream = need("pyarrow", file=path).CompressedInputStream(file, _BY_ARROW[shard.packer])
-        found = cast("bytes", stream.read(nbytes + 1))
-    else:
+    if shard.packer not in _BY_ARROW:
         raise ValueError(f"it is packed with {shard.packer!r:.50}, which is not read")
+    stream = need("pyarrow", file=path).CompressedInputStream(file, _BY_ARROW[shard.packer])
+    found = cast("bytes", stream.read(nbytes + 1))
     if len(found) != nbytes:
         raise ValueError(f"it does not unpack to the {nbytes} bytes that the index says")
     return found
 
 
 def _sample(
-    content: bytes, columns: tuple[_MdsColumn, ...], decoders: dict[str, Callable[[bytes], Any]], where: str
+    content: bytes, columns: dict[str, tuple[str, int]], decoders: dict[str, Callable[[bytes], Any]], where: str
 ) -> dict[str, Any]:
-    values = value_bytes(content, [column.nbytes for column in columns], where)
-    return decoded({column.name: value for column, value in zip(columns, values, strict=True)}, decoders, where)
+    values = value_bytes(content, [nbytes for _, nbytes in columns.values()], where)
+    return decoded(dict(zip(columns, values, strict=True)), decoders, where)
 
 
 def decoder(encoding: str, field: str, look: ImageForm, file: str) -> Callable[[bytes], Any]:

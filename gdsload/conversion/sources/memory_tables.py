@@ -16,7 +16,6 @@ from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
@@ -57,7 +56,6 @@ class TableInMemory(TableSource):
 
     def __init__(self, table: Any, **options: Unpack[ColumnOptions]) -> None:
         self.table_form = TableForm.of(options)
-        self._left_out: list[str] = []
         self.table = self._taken(table)
 
     def _taken(self, table: Any) -> Any:
@@ -73,14 +71,7 @@ class TableInMemory(TableSource):
         try:
             if hasattr(table, "index") and hasattr(table, "columns"):
                 named = any(name is not None for name in table.index.names)
-                if not named and type(table.index).__name__ != "RangeIndex":
-                    self._left_out.append("its index has no name and is left out: reset_index() makes a column of it")
-                if named and (both := [name for name in table.index.names if name in table.columns]):
-                    self._left_out.append(
-                        f"its index has the name of a column, {both[0]!r}, and is left out: by another name it is taken"
-                    )
-                    named = False
-                return arrow.Table.from_pandas(table, preserve_index=named)
+                return arrow.Table.from_pandas(table, preserve_index=named or None)
             # polars' own way gives texts of a type that older pyarrow can read.
             return arrow.table(table.to_arrow() if hasattr(table, "to_arrow") else table)
         except (arrow.ArrowException, TypeError, ValueError) as error:
@@ -98,7 +89,7 @@ class TableInMemory(TableSource):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "rows": len(self.table), **form}
 
     def notes(self) -> list[str]:
-        return [*self._left_out, *self.table_form.index_notes(self.table.schema), *super().notes()]
+        return [*self.table_form.index_notes(self.table.schema), *super().notes()]
 
     def parts(self, target_bytes: int) -> list[Part]:
         self._leaves()
@@ -154,7 +145,7 @@ class ArraysInMemory(FieldChoice):
         return {"kind": self.kind, "xxh3_128": digest.hexdigest(), "order": self.order}
 
     def notes(self) -> list[str]:
-        return [*bytes_notes(self._chosen()), *_picture_notes(self._chosen())]
+        return bytes_notes(self._chosen())
 
     def only(self, fields: Sequence[str]) -> Self:
         found = super().only(fields)
@@ -253,17 +244,6 @@ def _as_rows(value: Any) -> Any:
     if isinstance(value, range | memoryview | NumberArray) or hasattr(value, "__array__"):
         return np.asarray(value)
     return list(value) if isinstance(value, Sequence) else value
-
-
-def _picture_notes(arrays: Mapping[str, Any]) -> list[str]:
-    pictures = (
-        (name, one)
-        for name, rows in arrays.items()
-        if isinstance(rows, list | tuple) and rows and is_picture(rows[0])
-        for one in rows
-        if is_picture(one)
-    )
-    return list(dict.fromkeys(note for name, one in pictures for note in notes_on_opened(name, one)))
 
 
 def _sized(array: Any) -> bool:

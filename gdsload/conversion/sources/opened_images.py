@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.image_header import exif_orientation
-from gdsload.shards.pictures import Levels, levels
 
 _TIFF_TAGS = 256, 257, 274  # width, height, orientation
 
@@ -78,76 +77,47 @@ _GREY = bytes(value for value in range(256) for _ in "RGB")
 class _Picture(NamedTuple):
     mode: str
     palette: bytes
-    levels: Levels
     alpha: bool
 
 
 class FirstPictures:
-    """Notes on the first pictures of each field."""
+    """Notes on the first pictures of each field, by its name in `fields`."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, set[_Picture]] = {}
-
-    @property
-    def fields(self) -> Sequence[str]:
-        """The fields that have pictures."""
-        return list(self._seen)
+        self.fields: dict[str, set[_Picture]] = {}
 
     def add(self, name: str, image: Any) -> None:
         """Note a picture of a field: an image of Pillow's that is opened and not loaded."""
-        numbers, alpha = levels(image), image.mode in _WITH_ALPHA or "transparency" in image.info
-        self._seen.setdefault(name, set()).add(_Picture(image.mode, _palette(image), numbers, alpha))
+        alpha = image.mode in _WITH_ALPHA or "transparency" in image.info
+        self.fields.setdefault(name, set()).add(_Picture(image.mode, _palette(image), alpha))
 
     def one_channel(self) -> dict[str, bytes]:
         """The fields whose pictures have one channel that means the same in all of them, and the longest palette."""
         found = {}
-        for name, seen in self._seen.items():
+        for name, seen in self.fields.items():
             palette = max((one.palette for one in seen), key=len)
-            if _all_one(seen) and all(palette.startswith(one.palette) for one in seen):
+            if all(one.mode in ONE_CHANNEL and palette.startswith(one.palette) for one in seen):
                 found[name] = palette
         return found
 
     def notes(self, modes: Mapping[str, str]) -> tuple[str, ...]:
-        """Notes for users on the pictures, by the modes that the first ones of a field have decided."""
-        return tuple(note for name, seen in self._seen.items() for note in _notes(name, seen, modes.get(name)))
-
-
-def _notes(name: str, seen: set[_Picture], mode: str | None) -> list[str]:
-    def choose(other: str) -> str:
-        return f"`mode={{{name!r}: {other!r}}}`"
-
-    found = []
-    if mode == "RGB" and _all_one(seen):
-        found.append(f"palettes of {name!r} differ, so its pictures are RGB; {choose('keep')} keeps the indices")
-    if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
-        found.append(f"{name!r} has indices into the palette of its pictures; {choose('RGB')} gives colours")
-    if mode == "RGB" and any(one.levels.top < 255 for one in seen):
-        found.append(f"{name!r} has numbers that end before 255, which are scaled to it; {choose('keep')} keeps them")
-    if mode is not None and any(one.alpha for one in seen):
-        found.append(f"alpha (transparency) of {name!r} is left out; {choose('RGBA')} keeps it")
-    return found
-
-
-def _all_one(seen: set[_Picture]) -> bool:
-    return all(one.mode in ONE_CHANNEL for one in seen)
+        """Notes for users on what is lost, by the modes that the first pictures of a field have decided."""
+        found = []
+        for name, mode in modes.items():
+            seen = self.fields[name]
+            if mode == "one" and not all(_GREY.startswith(one.palette) for one in seen):
+                way = f"`mode={{{name!r}: 'RGB'}}`"
+                found.append(f"{name!r} has indices into the palette of its pictures; {way} gives colours")
+            if any(one.alpha for one in seen):
+                way = f"`mode={{{name!r}: 'RGBA'}}`"
+                found.append(f"alpha (transparency) of {name!r} is left out; {way} keeps it")
+        return tuple(found)
 
 
 def palettes_agree(image: Any, palette: bytes) -> bool:
     """Return whether an image's palette has the same colours as another one, as far as both go."""
     own = _palette(image)
     return own.startswith(palette) or palette.startswith(own)
-
-
-def notes_on_opened(name: str, image: Any) -> list[str]:
-    """Notes for users on a Pillow image that they have opened themselves, which is taken as it is."""
-    found = []
-    if image.format != "TIFF" and exif_orientation(image.info.get("exif")) != 1:
-        turns = "PIL.ImageOps.exif_transpose(image) turns them"
-        found.append(f"images of {name!r} have EXIF data that turn them, and are taken as they are; {turns}")
-    if not palettes_agree(image, _GREY):
-        gives = "image.convert('RGB') gives colours"
-        found.append(f"images of {name!r} have palettes, and their indices are taken; {gives}")
-    return found
 
 
 def _palette(image: Any) -> bytes:

@@ -6,9 +6,11 @@ import os
 import urllib.parse
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Unpack
 
-from gdsload.conversion.input_files import SourceFiles, open_file
+from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, filled
 from gdsload.conversion.source import Item, Part
@@ -25,6 +27,8 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageForm, Ima
 from gdsload.errors import FormatError
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
+_REMEDY = "Write it again, or copy it again, whole."
+_PAGE_BYTES = 8  # the least of a page with its header, which has less than 2 ** 31 values
 
 
 def partitions_of(root: str, files: Sequence[str]) -> dict[str, Mapping[str, int | str]]:
@@ -92,7 +96,41 @@ class TableFileOptions(ImageFileOptions, ColumnOptions, total=False):
     """The options of tables in files."""
 
 
-class ParquetSource(TableSource, ImageSource):
+class ImageTableSource(TableSource, ImageSource):
+    """Base of sources of tables that may have images and sounds as `datasets` stores them."""
+
+    def _first(self) -> tuple[Any, list[Leaf]]:
+        """The schema of the first table, and the columns that fields are made of."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self.table_form.to_json()}
+
+    def metadata(self) -> dict[str, Any]:
+        classes = class_names(self._first()[0])
+        return ({"classes": classes} if classes else {}) | super().metadata()
+
+    def notes(self) -> list[str]:
+        decoded = self._images | self._sounds
+        return self.table_form.notes([leaf for leaf in self._leaves() if leaf.name not in decoded])
+
+    def named_modes(self) -> Mapping[str, Mode]:
+        return image_modes(self._first()[0])
+
+    def _leaves(self) -> list[Leaf]:
+        return self._first()[1]
+
+    @property
+    def _images(self) -> frozenset[str]:
+        schema, leaves = self._first()
+        return image_columns(schema) & {leaf.name for leaf in leaves}
+
+    @property
+    def _sounds(self) -> frozenset[str]:
+        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+
+
+class ParquetSource(ImageTableSource):
     """Tables, whose rows are samples and whose columns are fields.
 
     Columns of numbers and of lists of one length become fixed fields, lists of any length ragged ones, text and binary
@@ -119,29 +157,8 @@ class ParquetSource(TableSource, ImageSource):
         """See `Source.threads`. Images are made of one row at a time."""
         return not self._images and not self._sounds
 
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), **self.table_form.to_json()}
-
-    def metadata(self) -> dict[str, Any]:
-        classes = class_names(self._first()[0])
-        return ({"classes": classes} if classes else {}) | super().metadata()
-
     def notes(self) -> list[str]:
-        schema, leaves = self._first()
-        shown = [leaf for leaf in leaves if leaf.name not in self._images | self._sounds]
-        return [*self.table_form.index_notes(schema), *self.table_form.notes(shown)]
-
-    @property
-    def _images(self) -> frozenset[str]:
-        schema, leaves = self._first()
-        return image_columns(schema) & {leaf.name for leaf in leaves}
-
-    def named_modes(self) -> Mapping[str, Mode]:
-        return image_modes(self._first()[0])
-
-    @property
-    def _sounds(self) -> frozenset[str]:
-        return frozenset() if self.look.keep_encoded else sound_columns(self._first()[0])
+        return [*self.table_form.index_notes(self._first()[0]), *super().notes()]
 
     def _first(self) -> tuple[Any, list[Leaf]]:
         file = self.all_files()[0]
@@ -161,44 +178,30 @@ class ParquetSource(TableSource, ImageSource):
                 first = first or (file, leaves)
                 _check_units(*first, file, leaves)
                 columns = {leaf.path[0] for leaf in leaves}
-                if _is_parquet(table):
-                    found += _row_groups(file, table, columns)
-                else:
-                    found += _batches(file, table, target_bytes)
+                some = _row_groups(file, table, columns) if _is_parquet(table) else _batches(file, table, target_bytes)
+                # With the columns of its folders: to find them takes a look at the names of all files.
+                named = [one for pair in partition.items() for one in pair]
+                found += [replace(part, where=(*part.where, *named)) for part in some]
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
-        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:])
-        partition = self._partitions()[file]
+        file, low, high, row = str(part.where[0]), *(int(number) for number in part.where[1:4])
+        partition = {str(name): value for name, value in zip(part.where[4::2], part.where[5::2], strict=True)}
         with opened_table(file) as table:
             leaves = self._columns(table, file, partition)
             images = ImageColumns(self._schema(table, file), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
-            for batch in _batches_of(table, low, high, self._read_columns(columns)):
-                for begin, taken in self._taken(batch, file):
-                    step = max(BATCH_BYTES // max(taken.nbytes // max(taken.num_rows, 1), 1), 1)
-                    for first in range(0, taken.num_rows, step):
-                        yield from images.items(
-                            with_partition(taken.slice(first, step), partition), row + begin + first
-                        )
+            for batch in _batches_of(table, low, high, columns):
+                step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
+                for first in range(0, batch.num_rows, step):
+                    yield from images.items(with_partition(batch.slice(first, step), partition), row + first)
                 row += batch.num_rows
-
-    def _read_columns(self, columns: list[str]) -> list[str]:
-        """The columns to read for those that fields are made of."""
-        return columns
-
-    def _taken(self, batch: Any, file: str) -> Iterator[tuple[int, Any]]:
-        """The rows to take of some that were read: runs of them, each with the number of its first row among all."""
-        yield 0, batch
 
     def _partitions(self) -> dict[str, Mapping[str, int | str]]:
         return partitions_of(self.path, self.all_files())
 
     def _schema(self, table: Any, file: str) -> Any:
         return table.schema_arrow if _is_parquet(table) else table.schema
-
-    def _leaves(self) -> list[Leaf]:
-        return self._first()[1]
 
     def _columns(self, table: Any, file: str, partition: Mapping[str, int | str]) -> list[Leaf]:
         schema = self.table_form.without_index(self._schema(table, file))
@@ -242,9 +245,12 @@ def _row_groups(file: str, table: Any, columns: Container[str]) -> Iterator[Part
     for number in range(table.metadata.num_row_groups):
         group = table.metadata.row_group(number)
         if group.num_rows:
-            where = (file, number, number + 1, row)
-            nbytes = sum(group.column(k).total_uncompressed_size for k in wanted)
-            yield Part(f"{name}, row group {number}", where, group.num_rows, nbytes)
+            there = [group.column(k) for k in wanted]
+            if group.num_rows > min([os.path.getsize(file) // _PAGE_BYTES << 31, *(one.num_values for one in there)]):
+                what = f"row group {number} promises {group.num_rows} rows, more than its columns can have"
+                raise FormatError(what, file=file, remedy=_REMEDY)
+            nbytes = sum(one.total_uncompressed_size for one in there)
+            yield Part(f"{name}, row group {number}", (file, number, number + 1, row), group.num_rows, nbytes)
         row += group.num_rows
 
 
@@ -267,16 +273,23 @@ def _batches(file: str, table: Any, target_bytes: int) -> Iterator[Part]:
         row += rows
 
 
+@lru_cache(maxsize=8)
+def _footer(file: str, _stamp: str) -> Any:
+    """The footer of a Parquet file, read once for all of its row groups: where they are many, it takes long."""
+    return need("pyarrow.parquet").read_metadata(file, memory_map=True)
+
+
 @contextmanager
 def opened_table(file: str) -> Iterator[Any]:
     """A file of any of the formats, by what is in it; whatever is wrong with it is a FormatError."""
     arrow, ipc, parquet = (need(name, file=file) for name in ("pyarrow", "pyarrow.ipc", "pyarrow.parquet"))
-    errors, remedy = (arrow.ArrowException, OSError, ValueError, KeyError), "Write it again, or copy it again, whole."
-    with reading("the table cannot be read", file, *errors, remedy=remedy):
+    errors = arrow.ArrowException, OSError, ValueError, KeyError
+    with reading("the table cannot be read", file, *errors, remedy=_REMEDY):
         with open_file(file) as opened:
             magic = opened.read(6)
         if magic[:4] == b"PAR1":
-            with parquet.ParquetFile(file, memory_map=True, page_checksum_verification=True) as table:
+            options = {"metadata": _footer(file, str(stamps([file]))), "page_checksum_verification": True}
+            with parquet.ParquetFile(file, memory_map=True, **options) as table:
                 yield table
             return
         with arrow.memory_map(file) as mapped:

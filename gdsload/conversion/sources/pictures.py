@@ -240,17 +240,14 @@ class ImageSource(FileSource):
         """The bytes of its files that a sample takes, where parts do not know their number of samples; else None."""
         return None
 
-    def _with(self, look: ImageForm) -> ImageSource:
-        other = copy.copy(self)
-        other.__dict__.update(look=look, _known_form=None)
-        return other
-
     def _looked_at(self) -> ImageForm:
         seen, look = FirstPictures(), self.look
         given = look.mode if isinstance(look.mode, Mapping) else {"": look.mode}
         if given.get("", "auto") == "auto" and (named := self.named_modes()):
             look = replace(look, mode={**named, "": "auto", **given})
-        for item in islice(self._with(replace(look, seen=seen)).first_items(), _LOOKED_AT):
+        looking = copy.copy(self)
+        looking.__dict__.update(look=replace(look, seen=seen), _known_form=None)
+        for item in islice(looking.first_items(), _LOOKED_AT):
             try:
                 item.make()
             except OptionError:
@@ -336,20 +333,15 @@ def _channels(image: Any, numbers: Levels, look: ImageForm, name: str, where: st
 
 def _check_one(image: Any, numbers: Levels, palette: bytes, name: str, where: str) -> None:
     """Refuse an image whose values do not mean what those of the first pictures do, or may mean two things."""
-    if image.mode not in ONE_CHANNEL:
-        what, ways = f"is {image.mode}, but the first pictures of field {name!r} have one channel", ("RGB", "L")
-    elif not palettes_agree(image, palette):
-        what, ways = f"has another palette than the first pictures of field {name!r}", ("RGB", "keep")
-    elif numbers != Levels():
-        white = ", where 0 is white" if numbers.inverted else ""
-        what, ways = (
-            f"has numbers from 0 to {numbers.top}{white}, which may be classes or a grey to be scaled",
-            ("keep", "L"),
-        )
-    else:
+    if image.mode in ONE_CHANNEL and palettes_agree(image, palette) and numbers == Levels():
         return
-    either = " or ".join(f"`mode={{{name!r}: {way!r}}}`" for way in ways)
-    raise FormatError(f"the image {what}", file=where, remedy=f"Say what all are to be: {either}.")
+    has = f"mode {image.mode}, numbers from 0 to {numbers.top}{' where 0 is white' if numbers.inverted else ''}"
+    raise FormatError(
+        f"the image does not go with the first pictures of field {name!r}, of one channel: it has {has}, or another "
+        "palette",
+        file=where,
+        remedy=f"Say what all are to be: `mode={{{name!r}: 'RGB'}}` or 'L'; or 'keep', which keeps values as stored.",
+    )
 
 
 def _resized(image: Any, look: ImageForm, size: int, where: str, *, mixed: bool) -> Any:

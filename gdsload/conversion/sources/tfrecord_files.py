@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
-from typing import IO, Any, Unpack
+from itertools import chain, islice
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -105,7 +104,18 @@ class TfRecordSource(FieldChoice, ImageSource):
             yield Item(f"record {number}", partial(self._sample, content, f"{file}, record {number}"))
 
     def _sample(self, content: bytes, where: str) -> dict[str, Any]:
-        return sample_of_example(content, self._features(), self.form, where, others=self.fields is not None)
+        found, features = _parsed(content, where), self._features()
+        for name in found if self.fields is None else ():
+            if name not in features and found[name].WhichOneof("kind"):
+                raise FormatError(
+                    f"it has a feature {name!r}, which the first records do not have",
+                    file=where,
+                    remedy="Choose those that all have: `fields=[...]`.",
+                )
+        sample: dict[str, Any] = {}
+        for name, feature in features.items():
+            put(sample, _fields(found, name, feature, self.form, where), where)
+        return sample
 
     def first_items(self) -> Iterator[Item]:
         """The first records, if they have images: to find the parts takes longer."""
@@ -119,10 +129,14 @@ class TfRecordSource(FieldChoice, ImageSource):
             first = list(islice((record for file in files for record in _records(file)), _LOOKED_AT))
             if not first:
                 raise FormatError("there is not one record", file=self.path)
-            try:
-                self._known = features_of(first, self.types, self.fields, self.path)
-            except FormatError as error:
-                raise error.within(self.path) from None
+            seen: dict[str, list[tuple[str, list[Any]]]] = {}
+            for name, feature in chain.from_iterable(_parsed(content, self.path).items() for content in first):
+                if (kind := feature.WhichOneof("kind")) is not None:
+                    # Two values tell that it is a list.
+                    seen.setdefault(name, []).append((kind, list(getattr(feature, kind).value[:2])))
+            check_fields([*self.types], sorted(seen), self.path)
+            wanted = check_columns(self.fields, sorted(seen), self.path)
+            self._known = {name: _feature(name, seen[name], self.types.get(name), self.path) for name in wanted}
         return self._known
 
     def all_files(self) -> list[str]:
@@ -146,9 +160,11 @@ def _types(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _records(file: str) -> Iterator[bytes]:
-    """The records, their checksums compared."""
+    """The records, their checksums compared; whatever is wrong with the file is a FormatError."""
     checksum, place = need("google_crc32c", file=file).value, 0
-    with _opened(file) as stream:
+    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
+    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
+        stream = unpacked(raw, packed=_is_packed(file))
         while header := stream.read(12):
             record = f"the record at byte {place}"
             if len(header) != 12:
@@ -176,14 +192,6 @@ def _is_packed(file: str) -> bool:
     return header[:2] == b"\x1f\x8b" and not is_record
 
 
-@contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
-    """The records' bytes, unpacked; whatever is wrong with them is a FormatError."""
-    failed, remedy = "the TFRecord file cannot be read", "Copy it again, whole."
-    with reading(failed, file, *DAMAGED, ValueError, remedy=remedy), open_file(file) as raw:
-        yield unpacked(raw, packed=_is_packed(file))
-
-
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A feature of the examples, and the form that it is given.
@@ -199,30 +207,10 @@ class Feature:
     type: str
 
 
-def features_of(
-    examples: Iterable[bytes], types: Mapping[str, str], fields: Sequence[str] | None, file: str
-) -> dict[str, Feature]:
-    """The features that some serialized examples have, as far as fields are wanted; the user may give their types.
-
-    Raises:
-        FormatError: if one cannot be read, or has what no field can be.
-        OptionError: if a name is unknown, or a type does not suit.
-    """
-    seen: dict[str, list[tuple[str, list[Any]]]] = {}
-    for content in examples:
-        for name, feature in _parsed(content).items():
-            if (kind := feature.WhichOneof("kind")) is not None:
-                # Two values tell that it is a list.
-                seen.setdefault(name, []).append((kind, list(getattr(feature, kind).value[:2])))
-    check_fields([*types], sorted(seen), file)
-    wanted = check_columns(fields, sorted(seen), file)
-    return {name: _feature(name, seen[name], types.get(name)) for name in wanted}
-
-
-def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) -> Feature:
+def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None, file: str) -> Feature:
     kinds = sorted({kind for kind, _ in seen})
     if len(kinds) > 1:
-        raise FormatError(f"feature {name!r} is a {kinds[0]} in one example and a {kinds[1]} in another")
+        raise FormatError(f"feature {name!r} is a {kinds[0]} in one example and a {kinds[1]} in another", file=file)
     (kind,) = kinds
     if kind != "bytes_list":
         if type_ not in (None, "list"):
@@ -231,6 +219,7 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
     if any(len(values) > 1 for _, values in seen):
         raise FormatError(
             f"feature {name!r} has several strings in one example, which no field can have",
+            file=file,
             remedy="Choose other features: `fields=[...]`.",
         )
     if type_ == "list":
@@ -241,28 +230,6 @@ def _feature(name: str, seen: list[tuple[str, list[Any]]], type_: str | None) ->
 
 def _is_picture(content: bytes) -> bool:
     return content.startswith(_PICTURES) or (content[:4] == b"RIFF" and content[8:12] == b"WEBP")
-
-
-def sample_of_example(
-    content: bytes, features: Mapping[str, Feature], look: ImageForm, where: str, *, others: bool = False
-) -> dict[str, Any]:
-    """The sample that a serialized example is; it may have `others` than these features, which are left out.
-
-    Raises:
-        FormatError: if it is none, or a feature is not as it must be.
-    """
-    found = _parsed(content, where)
-    for name in found if not others else ():
-        if name not in features and found[name].WhichOneof("kind"):
-            raise FormatError(
-                f"it has a feature {name!r}, which the first records do not have",
-                file=where,
-                remedy="Choose those that all have: `fields=[...]`.",
-            )
-    sample: dict[str, Any] = {}
-    for name, feature in features.items():
-        put(sample, _fields(found, name, feature, look, where), where)
-    return sample
 
 
 def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str) -> dict[str, Any]:
@@ -283,7 +250,7 @@ def _fields(found: Any, name: str, feature: Feature, look: ImageForm, where: str
     return decoded_fields(name, values[0], feature.type, look, f"{where}: {name}")
 
 
-def _parsed(content: bytes, where: str | None = None) -> Any:
+def _parsed(content: bytes, where: str) -> Any:
     message = _message()()
     with reading("a record is no tf.train.Example", where):
         message.ParseFromString(content)

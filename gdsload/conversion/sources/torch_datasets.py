@@ -11,7 +11,6 @@ import torch
 from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.opened_images import notes_on_opened
 from gdsload.errors import FormatError, OptionError
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.pictures import is_picture, picture_array
@@ -49,7 +48,6 @@ class TorchSource:
         self.spec = spec
         self.names = None if names is None else tuple(names)
         self._dataset: Any = None
-        self._noted: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -116,14 +114,7 @@ class TorchSource:
         return {name: self._value(name, value) for name, value in zip(names, values, strict=True)}
 
     def _value(self, name: str, value: Any) -> Any:
-        if not is_picture(value):
-            return value
-        self._noted.update(notes_on_opened(name, value))
-        return picture_array(value, name)
-
-    def notes(self) -> list[str]:
-        """Notes for users on the samples that this process has read, the first ones."""
-        return sorted(self._noted)
+        return picture_array(value, name) if is_picture(value) else value
 
     def _open(self) -> Any:
         if self._dataset is None:

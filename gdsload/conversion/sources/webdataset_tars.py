@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import IO, Any, Unpack, cast
 
 from gdsload.conversion.folders import PICTURES, is_passed_over, is_path_passed_over
 from gdsload.conversion.input_files import open_file
-from gdsload.conversion.reasons import note, reading
+from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import sample_fields
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrays import decode_npy
@@ -29,8 +28,7 @@ from gdsload.conversion.sources.streams import DAMAGED, exactly, unpacked_by_mag
 from gdsload.errors import FormatError
 
 _PIECE_BYTES = 2**22
-_PACK = "tar --sort=name --transform='s,^[.]/,,'"
-_PACK_LINKS = "tar --sort=name --transform='s,^[.]/,,' --dereference --hard-dereference"
+_REPACK = "Unpack it, and pack the files again in the order of their names: `tar --sort=name`"
 _KINDS = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a named pipe"}
 
 
@@ -40,17 +38,12 @@ class TarReader:
     Args:
         stream: the file, unpacked.
         nbytes: how long it is; -1 if it is packed, so that it is not known.
-        file: its name.
 
-    Attributes:
-        has_end: once all are read, whether a mark came after the last one: otherwise the file may be cut short.
     """
 
-    def __init__(self, stream: IO[bytes], nbytes: int, file: str) -> None:
+    def __init__(self, stream: IO[bytes], nbytes: int) -> None:
         self._stream = stream
         self._nbytes = nbytes
-        self._file = file
-        self.has_end = True
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         """All members.
@@ -68,13 +61,18 @@ class TarReader:
                 header = tarfile.TarInfo.fromtarfile(tar)
             except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
                 if self._skip_zeros():
-                    raise self._more(self._stream.tell()) from None
+                    raise FormatError(
+                        f"after the end of an archive there is something else, at byte {self._stream.tell()}",
+                        remedy="Copy the file again, whole; or take apart the archives that `cat` has put together.",
+                    ) from None
                 return
             except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
                 if tar.offset == 0:
                     raise tarfile.ReadError("it is empty") from None
-                self.has_end = False
-                return
+                raise FormatError(
+                    "the tar file has no mark at its end, so it may be cut short",
+                    remedy="Copy it again, whole. If it is whole, put the mark there, 1024 bytes of zeros.",
+                ) from None
             except tarfile.HeaderError as error:
                 raise tarfile.ReadError(f"it is damaged at byte {tar.offset}: {error}") from None
             if header.size < 0:
@@ -82,19 +80,9 @@ class TarReader:
             if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
                 raise FormatError(
                     f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
-                    remedy="Unpack it, and pack the files again as whole files.",
+                    remedy=f"{_REPACK}.",
                 )
             yield header
-
-    def _more(self, offset: int) -> FormatError:
-        """The error for what `cat` or damage has put after an archive: most readers would leave it out in silence."""
-        file, first, rest = shlex.quote(self._file), f"head -c {offset}", f"tail -c +{offset + 1}"
-        whole, packed = ("", f" {file}") if self._nbytes >= 0 else (f"gzip -cd {file} | ", "")
-        return FormatError(
-            f"after the end of an archive there is something else, at byte {offset}",
-            remedy="Copy the file again, whole; or take two archives apart: "
-            f"`{whole}{first}{packed} > first.tar; {whole}{rest}{packed} > rest.tar`",
-        )
 
     def _go_to(self, offset: int) -> None:
         if 0 <= self._nbytes < offset:
@@ -118,24 +106,12 @@ class TarReader:
         kind, remedy = _KINDS.get(member.type, f"of type {member.type!r}, which is not known"), None
         if member.islnk() or member.issym():
             kind = f"a link to {member.linkname!r:.100}, which is not followed"
-            if ".." not in member.linkname.split("/") and not member.linkname.startswith("/"):
-                remedy = f"To make files of links: `{repacked(self._file, _PACK_LINKS)}`"
+            remedy = f"{_REPACK}, with `--dereference --hard-dereference`, which makes files of links."
         return FormatError(f"the sample cannot be taken: {member.name!r:.200} is {kind}", remedy=remedy)
 
     def content(self, member: tarfile.TarInfo) -> bytes:
         """The content of the member that was given last."""
         return exactly(self._stream, member.size, f"it ends within {member.name!r:.200}, of {member.size} bytes")
-
-
-def repacked(file: str, pack: str = _PACK) -> str:
-    """The shell command that unpacks a tar file, and packs it again with a command of GNU tar's.
-
-    The results are named after the file, so that the commands of several files do not meet. It stops before it would
-    unpack two members of one name, so that none is lost.
-    """
-    stem = os.path.basename(file).removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
-    folder, packed = shlex.quote(f"files-{stem}"), shlex.quote(f"sorted-{stem}.tar")
-    return f"mkdir {folder} && tar -xkf {shlex.quote(file)} -C {folder} && {pack} -cf {packed} -C {folder} ."
 
 
 @contextmanager
@@ -151,7 +127,7 @@ def opened_tar(file: str) -> Iterator[TarReader]:
             reading("the tar file cannot be read", file, *errors, remedy="Copy it again, whole."),
             open_file(file) as raw,
         ):
-            yield TarReader(*unpacked_by_magic(raw), file)
+            yield TarReader(*unpacked_by_magic(raw))
     except FormatError as error:
         error.within(file)
         raise
@@ -162,8 +138,6 @@ _WHOLE = re.compile(rb"\s*[+-]?[0-9]{1,20}\s*")
 _TEXTS = frozenset({"txt", "json"})
 _NO_FILES = frozenset({b"V", b"D", b"A", b"E", b"I"})
 """Types of members that are no files: a label, a list of a folder, and notes of Solaris on the next member."""
-_LEFT_OUT = "tar members that are hidden or have no ending are left out"
-_MAYBE_CUT = "tar files without a mark at their end may be cut short"
 
 _LOOKED_AT = 16
 _BYTES_BESIDE = tarfile.BLOCKSIZE * 3 // 2
@@ -181,7 +155,7 @@ class TarSource(FieldChoice, ImageSource):
     anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
 
     A file has one archive: what comes after it is an error, and so are members of one sample that are not side by side.
-    A sample with a link in it is a bad one. Members that are hidden or have no extension are left out, and noted.
+    A sample with a link in it, or a member without an extension, is a bad one. Hidden members are left out.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -226,14 +200,15 @@ class TarSource(FieldChoice, ImageSource):
                     self._take(tar, member, name, sample)
                 seen.add(hash(key))
                 yield Item(key, partial(_decoded, sample, file, self.form, self.with_key, self.fields))
-            if not tar.has_end:
-                note(_MAYBE_CUT, os.path.basename(file))
 
     def _take(self, tar: TarReader, member: tarfile.TarInfo, name: str, sample: _Sample) -> None:
         twice = name in sample.members
         sample.members.setdefault(name, b"")
         if twice:
             sample.trouble = FormatError(f"the sample cannot be taken: two members are called {name!r}")
+        elif not name:
+            what = f"the sample cannot be taken: {member.name!r:.200} has no extension, which would name a field"
+            sample.trouble = FormatError(what, remedy="Leave it out of the tar file.")
         elif self.fields is not None and name not in self._wanted:
             sample.left_out.add(name)
         elif (fault := tar.fault(member)) is not None:
@@ -259,7 +234,7 @@ def _apart(key: str, name: str, file: str) -> FormatError:
     return FormatError(
         f"the members of sample {key!r:.200} are not side by side: {name!r:.200} comes after other samples",
         file=file,
-        remedy=f"Sort them, which loses none: `{repacked(file)}`",
+        remedy=f"{_REPACK}.",
     )
 
 
@@ -267,13 +242,12 @@ _is_beside = lru_cache(1024)(is_path_passed_over)
 
 
 def _key_and_field(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """The key and the field that a member's name says; None if it is of no sample, with a note on a file."""
+    """The key and the field that a member's name says, ``""`` if it has no extension; None if it is of no sample."""
     if member.isdir() or member.type in _NO_FILES:
         return None
     folder, slash, base = member.name.rpartition("/")
     stem, _, extension = base.partition(".")
-    if not stem or not extension or is_passed_over(base) or _is_beside(folder):
-        note(_LEFT_OUT, member.name)
+    if not stem or is_passed_over(base) or _is_beside(folder):
         return None
     return folder + slash + stem, extension.lower().replace(".", "_")
 

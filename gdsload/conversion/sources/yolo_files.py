@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.conversion.folders import PICTURES, names_in
-from gdsload.conversion.input_files import SourceFiles, digest_of, open_file, stamps
+from gdsload.conversion.input_files import digest_of, open_file, stamps
 from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.recognise import base_of, has_boxes
-from gdsload.conversion.row_source import image_parts, mean_bytes, some
+from gdsload.conversion.row_source import image_parts, some
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.boxes import BOX_WAYS_OUT, Boxes, BoxForm, batch_of_one, image_of
 from gdsload.conversion.sources.extras import need
@@ -23,7 +23,6 @@ from gdsload.conversion.sources.pictures import ImageFileOptions, ImageSource
 from gdsload.conversion.splits import ALL, split_words
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
-from gdsload.system.units import counted
 
 _MAX_LABEL = 100_000
 _NO_BOXES = "If no label file has boxes, pass `kind='images'`, which takes images alone."
@@ -37,10 +36,11 @@ class YoloSource(ImageSource):
 
     Of ``images/train/1.jpg`` the boxes are in ``labels/train/1.txt``, of ``train/images/1.jpg`` in
     ``train/labels/1.txt``, or in a text beside the image. An image without such a file has no object, and a note counts
-    them; that no image has one is an error, as is a label file without an image. Fields: ``image``, uint8 ``[channels,
-    height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the turned image;
-    ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the folders or lists
-    of the images of each split; without it `classes.txt` has the names, and the names of folders tell of splits.
+    them, as one does label files without an image; that no image has one is an error. Fields: ``image``, uint8
+    ``[channels, height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the
+    turned image; ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the
+    folders or lists of the images of each split; without it `classes.txt` has the names, and the names of folders tell
+    of splits.
     Outlines, key points and turned boxes are refused.
 
     Args:
@@ -61,24 +61,24 @@ class YoloSource(ImageSource):
         **options: Unpack[ImageFileOptions],
     ) -> None:
         super().__init__(path, **options)
-        self.layout = YoloLayout(path, self.files)
+        self.base = base_of(path)  # the folder that holds `images` and `labels`
         self.boxes = BoxForm(boxes, self.look)
 
     def metadata(self) -> dict[str, Any]:
-        names = self.layout.classes()
+        names = self.classes()
         return {"boxes": self.boxes.wanted} | ({"classes": {"labels": names}} if names else {})
 
     def notes(self) -> list[str]:
-        return self.layout.find()[1]
+        return self.find()[1]
 
     def describe(self) -> dict[str, Any]:
         """See `Source.describe`. The files are many: they are known by a checksum of names, lengths and times."""
-        base, pairs = self.layout.base, self.layout.find()[0]
-        files = ([os.path.join(base, name) for name in pair if name] for pair in pairs)
+        pairs = self.find()[0]
+        files = ([os.path.join(self.base, name) for name in pair if name] for pair in pairs)
         return {
             "kind": self.kind,
             "path": self.path,
-            "classes": self.layout.classes(),
+            "classes": self.classes(),
             "files": len(pairs),
             "sha256": digest_of(map(stamps, files)),
             "boxes": self.boxes.wanted,
@@ -86,19 +86,19 @@ class YoloSource(ImageSource):
         }
 
     def parts(self, target_bytes: int) -> list[Part]:
-        return image_parts(self.layout.find()[0], mean_bytes(self.first_items()), target_bytes)
+        return image_parts(self.find()[0], target_bytes)
 
     def read(self, part: Part) -> Iterator[Item]:
-        classes = len(self.layout.classes())
+        classes = len(self.classes())
         for image, label in zip(part.where[::2], part.where[1::2], strict=True):
             yield Item(str(image), partial(self._sample, str(image), str(label), classes), 1)
 
     def first_items(self) -> Iterator[Item]:
         """Some at even distances among all."""
-        return self.read(Part("some", tuple(chain.from_iterable(some(self.layout.find()[0])))))
+        return self.read(Part("some", tuple(chain.from_iterable(some(self.find()[0])))))
 
     def _sample(self, image: str, label: str, classes: int) -> dict[str, Any]:
-        found = image_of(os.path.join(self.layout.base, image), self.form)
+        found = image_of(os.path.join(self.base, image), self.form)
         boxes, labels = self._objects(label, classes)
         return batch_of_one(found.fields, {"boxes": self.boxes.made(boxes, "cxcywh", *found.upright), "labels": labels})
 
@@ -106,7 +106,7 @@ class YoloSource(ImageSource):
         """Boxes, float64 ``[objects, 4]``, and classes of a label file, ``""`` for none."""
         if not name:
             return np.empty((0, 4)), np.empty(0, np.int64)
-        file, content = os.path.join(self.layout.base, name), text_of(self.files.inside(self.layout.base, name))
+        file, content = os.path.join(self.base, name), text_of(self.files.inside(self.base, name))
         rows = []
         for line in filter(None, map(str.split, content.splitlines())):
             if len(line) != 5:
@@ -128,22 +128,6 @@ class YoloSource(ImageSource):
             wanted = f"none of the {classes} that there are" if classes else "no whole number from 0 on"
             raise FormatError(f"a class is {wanted}: {labels.tolist()!r:.100}", file=file)
         return boxes, labels.astype(np.int64)
-
-
-class YoloLayout:
-    """The files of a dataset in the layout of YOLO.
-
-    Args:
-        path: its folder, or its folder `images`, or one in that.
-        files: which files may be opened, and which split is taken.
-
-    Attributes:
-        base: the folder that holds `images` and `labels`.
-    """
-
-    def __init__(self, path: str, files: SourceFiles) -> None:
-        self.path, self.files = path, files
-        self.base = base_of(path)
 
     def classes(self) -> list[str]:
         """The names of the classes in the YAML file, else in `classes.txt`; empty if there are none.
@@ -182,7 +166,7 @@ class YoloLayout:
         """The pairs of an image of the split and its label file, ``""`` for none, by names below `base`; and notes.
 
         Raises:
-            FormatError: if there is no image, none has a label file, or a label file has no image.
+            FormatError: if there is no image, or none has a label file.
             OptionError: if there are several splits and none was asked for, or not the one that was.
         """
         every, texts = self._walked()
@@ -202,13 +186,17 @@ class YoloLayout:
         bare = [name for name, label in pairs if not label]
         if len(bare) == len(found):
             self._refuse_bare(bare)
-        used = {label for _, label in pairs}
         are = counted_are(len(bare), "image")
         notes = [f"{are} without a label file: taken for images of no object"] if bare else []
-        notes += self._unused(found, every, set(texts) - used)
-        if others := len(every) - len(set().union(*named.values()) if named else inside):
+        others = {stem for name in set(every).difference(found) for stem in _stems(name)}
+        unused = sorted(text for text in set(texts).difference(label for _, label in pairs))
+        unused = [text for text in unused if os.path.splitext(text)[0] not in others]
+        if unused := [text for text in unused if has_boxes(os.path.join(self.base, text))]:
+            are = counted_are(len(unused), "label file")
+            notes.append(f"{are} left out, of no image, or of one that has another: {unused[0]!r} first")
+        if more := len(every) - len(set().union(*named.values()) if named else inside):
             where = "no split that the YAML file names" if named else f"no folder {_IMAGES!r}"
-            notes.append(f"{counted_are(others, 'image')} in {where}, and left out")
+            notes.append(f"{counted_are(more, 'image')} in {where}, and left out")
         return pairs, notes
 
     def _walked(self) -> tuple[list[str], list[str]]:
@@ -250,23 +238,6 @@ class YoloLayout:
             remedy="Put label files there, an empty one for an image without objects; or pass `kind='images'`, which "
             "takes images alone.",
         )
-
-    def _unused(self, found: list[str], every: list[str], texts: set[str]) -> list[str]:
-        """Refuse label files that lack an image; a note on others that no image has."""
-        stems = {stem for name in found for stem in _stems(name)}
-        of_others = {stem for name in every for stem in _stems(name)} - stems
-        left = [text for text in sorted(texts) if os.path.splitext(text)[0] not in of_others]
-        left = [text for text in left if has_boxes(os.path.join(self.base, text))]
-        places = set(map(os.path.dirname, stems))
-        alone = [text for text in left if os.path.dirname(text) in places and os.path.splitext(text)[0] not in stems]
-        if alone:
-            raise FormatError(
-                f"{counted(len(alone), 'label file')} without an image, {alone[0]!r} first",
-                file=self.base,
-                remedy="Put an image of the same name where each belongs, or remove them.",
-            )
-        are = counted_are(len(left), "label file")
-        return [f"{are} left out, of no image, or of one that has another: {left[0]!r} first"] if left else []
 
     def _named(self, images: list[str], texts: list[str]) -> dict[str, list[str]]:
         """The images of each split that the YAML file names, as far as they are there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -36,6 +37,8 @@ from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError
 from gdsload.system.paths import absolute
 
+_CHUNKS, _CHUNKS_OF_FILE = 2**16, 2**10
+"""Chunks that a store may have, and more for each of its files: one that is not there is made of the fill value."""
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -72,8 +75,15 @@ class ZarrSource(FieldChoice, FileSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: whole chunks, which would otherwise be decoded twice."""
-        self.all_files()  # zarr opens them by itself, without a check of links
+        files = self.all_files()  # zarr opens them by itself, without a check of links
         arrays = self._open()
+        for name, array in arrays.items():
+            if (promised := _chunks(array)) > _CHUNKS + _CHUNKS_OF_FILE * len(files):
+                raise FormatError(
+                    f"array {name!r} promises {promised} chunks, but the store has {len(files)} files",
+                    file=self.path,
+                    remedy="Get the store again, or save the array with larger chunks.",
+                )
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
         if not count:
@@ -158,8 +168,14 @@ def _check(name: str, array: Any, file: str) -> None:
         raise FormatError(f"array {name!r} is of type {array.dtype!s:.200}, which no field can have", file=file)
 
 
+def _chunks(array: Any) -> int:
+    """How many chunks an array has, or shards if it has those: each is a file. Dimensions of no length count, too."""
+    sides = zip(array.shape, getattr(array, "shards", None) or array.chunks, strict=True)
+    return math.prod(max(-(-int(length) // max(int(side), 1)), 1) for length, side in sides)
+
+
 def _row_bytes(arrays: dict[str, Any]) -> int:
-    return 1 + sum(int(array.nbytes) // max(int(array.shape[0]), 1) for array in arrays.values())
+    return sum(int(array.nbytes) // max(int(array.shape[0]), 1) for array in arrays.values())
 
 
 def _chunk_rows(arrays: dict[str, Any]) -> int:

@@ -27,6 +27,7 @@ struct Params {
     u64 tile;                         // words that a warp copies at once
 };
 
+// A word with a wanted byte is read whole: memory is mapped in pages, so none ends within an aligned word.
 __device__ __forceinline__ uint4 read(u64 word, u64 source, u64 bytes) {
     return word + 16 > source && word < source + bytes ? *(const uint4*)word : make_uint4(0, 0, 0, 0);
 }

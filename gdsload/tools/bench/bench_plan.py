@@ -57,26 +57,16 @@ def _cores() -> int:
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """A measurement.
+    """A measurement. Times are in seconds.
 
     Attributes:
-        dataset: what is read.
-        device: where batches go.
-        batch_size: samples of a batch.
-        sample_bytes: bytes of an average sample.
         order: the order of the samples, which follows from `shuffle`.
         shuffle: as `gdsload.DataLoader` has it.
-        backends: names of backends that are tried.
         turns: how often each row is measured in each state of the page cache.
         turn_s: seconds of each where it is cold, without the ramp.
         hot_turn_s: the same where it is hot.
         ramp_s: seconds, at the least, that are discarded at the beginning of each where it is cold.
         budget_s: seconds that all may take; None: as many as the turns need.
-        cold: whether to measure with the shards out of the page cache.
-        hot: whether to measure with the shards in it.
-        workers: processes of torch's loader; by default one a core, 16 at most.
-        step_ms: how long a training step takes; None: not known.
-        torch_row: whether torch's loader is measured, too.
     """
 
     dataset: ShardDataset

@@ -32,9 +32,7 @@ class Column(NamedTuple):
 class StoredRows:
     """Reads samples with one `preadv` for each run of neighbours, in the calling thread; pickled by its path.
 
-    Args:
-        path: the dataset.
-        shared: whether batches are made in memory that processes share, as torch's own collate does in workers.
+    With `shared`, batches are made in memory that processes share, as torch's own collate does in workers.
     """
 
     def __init__(self, path: str, *, shared: bool = False) -> None:
@@ -54,7 +52,10 @@ class StoredRows:
     def batch(self, ids: IntArray) -> dict[str, Any]:
         """Samples by id, as `gdsload.DataLoader` gives them with ``ragged="offsets"``."""
         columns, nbytes = self.columns(ids)
-        memory = _shared_memory(nbytes) if self._shared else torch.empty(nbytes, dtype=torch.uint8)
+        memory = torch.empty(0 if self._shared else nbytes, dtype=torch.uint8)
+        if self._shared:  # as torch's default_collate does it: no copy is made when the batch leaves the worker
+            storage = memory.untyped_storage()._new_shared(max(nbytes, 1))  # noqa: SLF001
+            memory = memory.set_(storage)[:nbytes]
         view = memory.numpy().data
         for column in columns:
             position = column.begin
@@ -110,9 +111,3 @@ def runs(extents: Extents) -> Iterator[tuple[int, int, int]]:
     first = np.flatnonzero(np.r_[True, (some.file[1:] != some.file[:-1]) | (some.offset[1:] != ends[:-1])])
     nbytes = np.add.reduceat(some.nbytes, first)
     return zip(some.file[first].tolist(), some.offset[first].tolist(), nbytes.tolist(), strict=True)
-
-
-def _shared_memory(nbytes: int) -> torch.Tensor:
-    # As torch's default_collate does it: no copy is made when the batch leaves the worker.
-    storage = torch.empty(0, dtype=torch.uint8).untyped_storage()._new_shared(max(nbytes, 1))  # noqa: SLF001
-    return torch.empty(0, dtype=torch.uint8).set_(storage)[:nbytes]

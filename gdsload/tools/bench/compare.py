@@ -20,8 +20,9 @@ CHANCE = 0.01
 """Rows are different only where equal ones would be as far apart more rarely than this."""
 EQUAL = 0.04
 """Rows that are closer are called equal: nobody changes a machine for that."""
-FEWEST_PAIRS = 5
-"""With fewer turns chance explains even rows without any overlap: 2 of the 70 ways to call 4 of 8 turns ours."""
+FEWEST = 5
+"""With fewer turns chance explains even rows without any overlap: 2 of the 70 ways to call 4 of 8 turns ours. With
+fewer batches, the start and the end dominate the rate of a turn."""
 _FEW_PAIRS = 8
 
 

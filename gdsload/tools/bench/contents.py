@@ -9,19 +9,14 @@ from typing import Any
 from gdsload.system.units import counted, format_bytes
 from gdsload.tools.bench.compare import EQUAL
 from gdsload.tools.bench.facts import STATES, Facts, Row, State, figure, percent, rate, thousands
+from gdsload.tools.cli.terminal import elapsed
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        title: its heading.
-        cells: its texts, one for each row.
-        spare: columns with a higher number are left out first where space is short; 0: never.
-    """
+    """A column of a table. Those with a higher `spare` are left out first where space is short; 0: never."""
 
     title: str
     cells: tuple[str, ...]
@@ -91,7 +86,7 @@ def cold_start(record: Record) -> list[tuple[str, str, str]]:
         (
             f"epoch {number}" + (", cold" if number == 1 else ""),
             f"{figure(epoch['gb_per_s'])} GB/s",
-            f"{figure(epoch['seconds'])} s, first batch after {_time(epoch['first_batch_s'])}",
+            f"{figure(epoch['seconds'])} s, first batch after {elapsed(epoch['first_batch_s'])}",
         )
         for number, epoch in enumerate(found.get("epochs", ()), 1)
     ]
@@ -143,7 +138,11 @@ def remarks(record: Record, state: State) -> Iterator[str]:
     for row in rows:
         if row["kind"] != "gdsload" and row.get("detail"):
             yield f"{row['name']}: {row['detail']}"
-    paths = [f"{row['name']} {moved}" for row in rows if (moved := _paths(row))]
+    paths = []
+    for row in rows:
+        moved = {path: count for path, count in (row.get("bytes_by_path") or {}).items() if count}
+        shares = ", ".join(f"{path} {percent(count / sum(moved.values()))}" for path, count in moved.items())
+        paths += [f"{row['name']} {shares}"] if moved else []
     if paths:
         yield f"bytes by path, from counters: {'; '.join(paths)}"
     for row in rows:
@@ -173,13 +172,3 @@ def _spread(row: Row) -> float | None:
     """Half of what is between the quartiles of the turns' rates, as a share of the median; None for one turn."""
     quartiles = row["gb_per_s"]
     return (quartiles["q3"] - quartiles["q1"]) / 2 / rate(row) if len(row["turns"]) > 1 and rate(row) else None
-
-
-def _paths(row: Row) -> str:
-    moved = row.get("bytes_by_path") or {}
-    total = sum(moved.values())
-    return ", ".join(f"{path} {percent(count / total)}" for path, count in moved.items() if count) if total else ""
-
-
-def _time(seconds: float) -> str:
-    return f"{figure(seconds)} s" if seconds >= 1 else f"{figure(seconds * 1000)} ms"

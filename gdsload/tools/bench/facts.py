@@ -21,11 +21,7 @@ def rate(row: Row) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A record, asked.
-
-    Attributes:
-        record: what `run_bench` returns.
-    """
+    """A record of `run_bench`, asked."""
 
     record: dict[str, Any]
 

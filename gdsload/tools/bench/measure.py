@@ -175,7 +175,10 @@ class _Bench:
 
         for turn, rows in self._begun_rounds("cold"):
             if self._drive is not None:
-                self._again.append(self._drive_again(self._drive))
+                depth = self._drive.threads, self._drive.depth // self._drive.threads
+                again_s = min(_AGAIN_S, self.plan.turn_s)
+                found = measure_drive(self.plan.files, self._drive.read_bytes, again_s, (depth,), in_order=())
+                self._again.append(found.gb_per_s)
             for row in rows:
                 self._take("cold", turn, row, prepare)
                 if row.maps:
@@ -193,12 +196,6 @@ class _Bench:
         elif (kind := self.record["dataset"]["file_system"]) in IN_MEMORY:
             why = f"a {kind} keeps its files only in memory"
         raise _RefusedError(f"{found}, after they were dropped: {why}")
-
-    def _drive_again(self, found: DriveRate) -> float:
-        depth = found.threads, found.depth // found.threads
-        return measure_drive(
-            self.plan.files, found.read_bytes, min(_AGAIN_S, self.plan.turn_s), (depth,), in_order=()
-        ).gb_per_s
 
     def _cold_start(self) -> None:
         """Three epochs of a new loader with default options, if there is time for them."""

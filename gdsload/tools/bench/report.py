@@ -41,7 +41,8 @@ def render_text(
         lines += _entries(title, entries, width, painted)
     for state in STATES:
         lines += _table(record, state, width, blocks, painted)
-    return "\n".join([*lines, *_verdict(record, width, painted), *_notes(record, width)])
+    notes = [line for note in contents.notes(record) for line in wrapped(plain(note), width, first="- ", rest="  ")]
+    return "\n".join([*lines, *_verdict(record, width, painted), "", *notes])
 
 
 def _labelled(name: str, text: str, width: int, indent: str = "", label: int = _LABEL) -> list[str]:
@@ -52,25 +53,22 @@ def _labelled(name: str, text: str, width: int, indent: str = "", label: int = _
 
 
 def _entries(title: str, entries: Sequence[tuple[str, str, str]], width: int, painted: Paint) -> Iterator[str]:
-    """Lines of names, right-aligned values and remarks; remarks that do not fit get a line."""
+    """Lines of names, right-aligned values and remarks; in a narrow terminal remarks are below."""
     if not entries:
         return
     yield ""
-    indent = " " * _LABEL if width >= _NARROW else "  "
     if width < _NARROW:
         yield painted(title, "bold")
-    wide = max(len(value) for _, value, _ in entries)
-    names = min(max(len(name) for name, _, _ in entries), width - len(indent) - wide - 2)
+        for name, value, remark in entries:
+            yield from wrapped(plain(f"{name}: {value}"), width, first="  ", rest="    ")
+            yield from wrapped(plain(remark), width, first="    ", rest="    ") if remark else ()
+        return
+    names, values = (max(len(entry[place]) for entry in entries) for place in (0, 1))
     for number, (name, value, remark) in enumerate(entries):
-        *above, last = wrapped(plain(name), names)
-        lines = [*above, f"{last:<{names}}  {value:>{wide}}"]
-        if remark and len(indent) + len(lines[-1]) + 3 + len(remark) <= width:
-            lines[-1] += f"   {plain(remark)}"
-        elif remark:
-            lines += wrapped(plain(remark), width - len(indent), first="  ", rest="  ")
-        for place, line in enumerate(lines):
-            first = not number and not place and width >= _NARROW
-            yield (painted(title, "bold") + indent[len(title) :] if first else indent) + line
+        text = f"{name:<{names}}  {value:>{values}}   {remark}".rstrip()
+        first = title if not number else ""
+        lines = wrapped(plain(text), width, first=f"{first:<{_LABEL}}", rest=" " * (_LABEL + 2))
+        yield from _headed(first, lines, painted) if first else lines
 
 
 def _table(record: dict[str, Any], state: State, width: int, blocks: bool, painted: Paint) -> Iterator[str]:
@@ -140,9 +138,3 @@ def _verdict(record: dict[str, Any], width: int, painted: Paint) -> Iterator[str
     for number, command in enumerate(found["next"]):
         label = "" if number else "Next"
         yield f"  {label:<{_LABEL - 2}}{plain(command)}" if wide else f"  {plain(command)}"
-
-
-def _notes(record: dict[str, Any], width: int) -> Iterator[str]:
-    yield ""
-    for note in contents.notes(record):
-        yield from wrapped(plain(note), width, first="- ", rest="  ")

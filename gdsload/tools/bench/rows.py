@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import resource
 import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -18,7 +19,7 @@ from gdsload.backends.names import SUMMARIES, BackendChoice
 from gdsload.backends.select import dma_is_possible
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.plain_tensors import each_tensor
-from gdsload.errors import BackendUnavailableError, BudgetError
+from gdsload.errors import BackendUnavailableError, BudgetError, OptionError
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.loader import DataLoader
 from gdsload.system.arrays import IntArray
@@ -29,6 +30,7 @@ from gdsload.tools.bench.by_hand import Column, StoredRows, runs
 _PROBE_S = 10.0
 """Seconds that cuFile's probe may take: until then `auto` reads another way."""
 _PREFETCH = 2
+_LEAST_FILES, _FILES_OF_WORKER = 24, 4  # open files of this process, and those for each worker of torch's loader
 _KVIKIO_AHEAD = 4
 """Batches that kvikio reads beside the one that is waited for."""
 
@@ -229,6 +231,10 @@ class TorchRow(Row):
         # A fork may copy locks that other threads hold, and CUDA does not survive one.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
+        limit, needed = resource.getrlimit(resource.RLIMIT_NOFILE)[0], _LEAST_FILES + _FILES_OF_WORKER * plan.workers
+        if 0 <= limit < needed:  # the workers would print tracebacks
+            what = f"torch's loader needs {needed} open files, and the limit is {limit}"
+            raise OptionError(what, remedy="Raise the limit of open files, `ulimit -n`, or pass a smaller `workers`.")
         _start_servers()
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             cast("torch.utils.data.Dataset[Any]", StoredRows(plan.path, shared=True)),

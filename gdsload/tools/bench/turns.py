@@ -56,12 +56,7 @@ class LateSamples:
 
 
 class Usage(NamedTuple):
-    """The use that this process and its workers have made of the machine so far.
-
-    Attributes:
-        cpu_s: seconds of processors.
-        drive_bytes: bytes that were fetched from drives for them; None if the system does not say.
-    """
+    """CPU seconds of this process and its workers so far, and bytes from drives; None if the system does not say."""
 
     cpu_s: float
     drive_bytes: int | None

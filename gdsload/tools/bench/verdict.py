@@ -7,12 +7,12 @@ be chance are never called different.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from gdsload.system.units import format_bytes
-from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST_PAIRS, Comparison
+from gdsload.system.units import counted, format_bytes
+from gdsload.tools.bench.compare import CHANCE, EQUAL, FEWEST, Comparison
 from gdsload.tools.bench.facts import STATES, Facts, Row, compared, cores_saved, figure, gain_text, percent, rate, saved
 from gdsload.tools.bench.sentences import (
     chosen_by_itself,
@@ -33,8 +33,6 @@ TOO_NOISY = 0.15
 """If two measurements of the same row differ by more, there is no verdict."""
 _WIDE = 0.15
 """Rows are called equal only if their difference is known to be smaller."""
-_FEWEST_BATCHES = 5
-"""With fewer batches, the start and the end dominate the rate of a turn."""
 _WORTH = 1.1
 """The factor between the limit and a row's rate from which an improvement is worthwhile."""
 _MANY_CORES = 0.1
@@ -45,16 +43,9 @@ _MANY_CORES = 0.1
 class Answer:
     """A verdict on GDS.
 
-    Attributes:
-        gds: whether GDS helps: "no", "yes", "unavailable", "worse" (do not use it) or "unknown" (no verdict).
-        case: the case of the table.
-        sentence: the verdict.
-        why: the evidence.
-        saves: the CPU time that GDS saves, or would save.
-        do: the advice.
-        otherwise: the conditions under which the verdict would change.
-        comparison: gds compared with the best other row, if both were measured.
-        cpu_s_per_gb_saved: CPU seconds per GB that gds saves compared with that row.
+    `gds` is "worse" where it is not to be used, and "unknown" without a verdict. `case` is that of the table, `why` the
+    evidence, `otherwise` the conditions under which the verdict would change. `saves` and `cpu_s_per_gb_saved` are of
+    CPU time, and `comparison` is gds compared with the best other row, if both were measured.
     """
 
     gds: Gds
@@ -106,11 +97,10 @@ def _next(facts: Facts, answer: Answer) -> list[str]:
     found = []
     if answer.gds == "unavailable":
         found.append(f"gdsload doctor {place}")
-    if answer.case in ("noisy", "undecided", "few turns"):
-        found.append(bench(longer(facts)))
-    if answer.case == "too short":
-        found.append(bench(longer_turns(facts)))
-    if answer.case in ("alone", "not asked"):
+    if answer.case in ("noisy", "undecided", "too short"):
+        short = answer.case == "too short" and _fewest(facts.rows(facts.decisive))[1] < FEWEST
+        found.append(bench(longer_turns(facts) if short else longer(facts)))
+    if answer.case == "not asked":
         found.append(bench(backends="auto,gds,bounce"))
     if answer.case == "not cold":
         found.append("gdsload bench --make 8GiB DIR")
@@ -158,16 +148,10 @@ def _no_gpu(facts: Facts) -> Answer | None:
     where = "The batches stay on the CPU, so this run says nothing about GPU memory"
     if device != "cpu":
         where = f"GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to {device}"
-    parts = []
     cold, hot, drive = facts.chosen("cold"), facts.chosen("hot"), facts.limit("drive")
-    if cold and drive:
-        parts.append(
-            f"Cold, the loader reads {figure(rate(cold))} of the drive's {figure(drive)} GB/s "
-            f"({percent(rate(cold) / drive)})" + (f"; from memory it reads {figure(rate(hot))}" if hot else "")
-        )
-    else:
-        parts += [f"Cold, the loader reads {figure(rate(cold))} GB/s"] if cold else []
-        parts += [f"From memory the loader reads {figure(rate(hot))} GB/s"] if hot else []
+    share = f", {percent(rate(cold) / drive)} of the drive's {figure(drive)}" if cold and drive else ""
+    parts = [f"Cold, the loader reads {figure(rate(cold))} GB/s{share}"] if cold else []
+    parts += [f"From memory the loader reads {figure(rate(hot))} GB/s"] if hot else []
     why = facts.refusal("cold")
     slow = bool(cold and drive and rate(cold) < 0.7 * drive) and facts.record["conditions"]["shuffle"] == "full"
     return Answer(
@@ -178,16 +162,25 @@ def _no_gpu(facts: Facts) -> Answer | None:
     )  # fmt: skip
 
 
-def _too_short(facts: Facts) -> Answer | None:
-    fewest = {row["name"]: min(turn["batches"] for turn in row["turns"]) for row in facts.rows(facts.decisive)}
-    name = min(fewest, key=fewest.__getitem__, default="")
-    if not name or fewest[name] >= _FEWEST_BATCHES:
+def _too_little(facts: Facts) -> Answer | None:
+    """A row had too few turns to be compared, or turns that were too short for a rate."""
+    rows = facts.rows(facts.decisive)
+    turns, batches = _fewest(rows)
+    if not rows or min(turns, batches) >= FEWEST:
         return None
+    more = longer(facts) if batches >= FEWEST else longer_turns(facts)
     return Answer(
-        "unknown", "too short", f"No verdict: the turns of {name} are too short for a rate.",
-        why=f"One of them had {fewest[name]} of at least {_FEWEST_BATCHES} batches.",
-        do=f"Pass {longer_turns(facts)} for more time, or --batch-size for smaller batches.",
+        "unknown", "too short",
+        f"No verdict: a row had {counted(turns, 'turn')}, and {batches} batches in the shortest; {FEWEST} of both are "
+        "needed.",
+        do=f"Let it finish, or give it more time: {more}.",
     )  # fmt: skip
+
+
+def _fewest(rows: Sequence[Row]) -> tuple[int, int]:
+    """The fewest turns of a row, and the fewest batches of a turn."""
+    turns = [row["turns"] for row in rows]
+    return min(map(len, turns), default=0), min((turn["batches"] for some in turns for turn in some), default=0)
 
 
 def _not_cold(facts: Facts) -> Answer | None:
@@ -216,9 +209,7 @@ def _absent(facts: Facts) -> Answer | None:
         return _absent_in_memory(facts, other)
     lacks = facts.record["conditions"]["unavailable"].get("gds", "")
     if not lacks and not any("auto" in row["asked"] for row in facts.rows(state)):
-        return Answer(
-            "unknown", "not asked", "No verdict on GDS: it was not measured.", do="Add it: --backends auto,gds,bounce."
-        )
+        return _not_asked("it was not measured")
     ceiling, name = facts.ceiling(state), other["name"]
     if ceiling is None:
         why = facts.record["limits"].get("drive_why") or "its rate was not measured"
@@ -231,19 +222,28 @@ def _absent(facts: Facts) -> Answer | None:
 
 
 def _absent_in_memory(facts: Facts, other: Row) -> Answer:
-    drive, link = facts.limit("drive"), facts.limit("link")
-    share = f" ({percent(rate(other) / link)} of the link)" if link else ""
+    drive = facts.limit("drive")
     if drive is None or drive > rate(other):
         return Answer(
             "unknown", "hot only", "No verdict on GDS: only reads of the page cache were measured.",
-            why=f"{other['name']} reads {figure(rate(other))} GB/s from it{share}.", do="Leave --hot-only out.",
+            why=f"{other['name']} reads {figure(rate(other))} GB/s from it.", do="Leave --hot-only out.",
         )  # fmt: skip
+    return _in_memory(facts, other, f"the drive delivers {figure(drive)} GB/s")
+
+
+def _in_memory(facts: Facts, other: Row, drive: str) -> Answer:
+    link = facts.limit("link")
+    share = f" ({percent(rate(other) / link)} of the link)" if link else ""
     return Answer(
         "no", "in memory",
-        f"Data in memory need no GDS: {other['name']} reads {figure(rate(other))} GB/s{share}, and the drive delivers "
-        f"{figure(drive)} GB/s.",
+        f"Data in memory need no GDS: {other['name']} reads {figure(rate(other))} GB/s{share}, and {drive}.",
         do=chosen_by_itself(facts), otherwise=may_help(facts),
     )  # fmt: skip
+
+
+def _not_asked(what: str) -> Answer:
+    do = "Measure gds and another backend: --backends auto,gds,bounce."
+    return Answer("unknown", "not asked", f"No verdict on GDS: {what}.", do=do)
 
 
 def _unavailable(facts: Facts, other: Row, ceiling: tuple[str, float], lacks: str) -> Answer:
@@ -274,17 +274,9 @@ def _beside(facts: Facts) -> Answer:
     state = facts.decisive
     gds, other = facts.row(state, "gds"), facts.best(state, but="gds")
     if gds is None or other is None:
-        return Answer(
-            "unknown", "alone", "No verdict: only gds was measured.", do="Add a row to compare: --backends gds,bounce."
-        )
+        return _not_asked("nothing else was measured")
     found, noise = compared(gds, other), facts.noise(state) or 0.0
     rates = f"{figure(rate(gds))} instead of {figure(rate(other))} GB/s"
-    if found.pairs < FEWEST_PAIRS:
-        return Answer(
-            "unknown", "few turns", f"No verdict: {found.pairs} turns of each row are too few to tell them apart.",
-            why=f"So far gds reads {rates} of {other['name']}.", comparison=found,
-            do=f"Let it finish, or give it more time: {longer(facts)}.",
-        )  # fmt: skip
     different = found.different(noise)
     if not different and max(-found.low, found.high) > _WIDE:
         return Answer(
@@ -318,12 +310,7 @@ def _helps(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
 def _worse(facts: Facts, gds: Row, other: Row, _found: Comparison) -> Answer:
     state, size = facts.decisive, facts.record["dataset"]["read_bytes"]
     if state == "hot":
-        return Answer(
-            "no", "in memory",
-            f"GDS does not help with data in memory: {other['name']} reads {figure(rate(other))} GB/s, and gds, which "
-            f"always reads the drive, {figure(rate(gds))} GB/s.",
-            do=chosen_by_itself(facts), otherwise=may_help(facts),
-        )  # fmt: skip
+        return _in_memory(facts, other, f"gds, which always reads the drive, reads {figure(rate(gds))} GB/s")
     small = f"; a read has only {format_bytes(size)}" if size < 64 * 2**10 else ""
     auto = facts.chosen(state)
     asked = auto is not None and "auto" in auto["asked"]
@@ -356,6 +343,6 @@ def _equal(facts: Facts, gds: Row, other: Row, found: Comparison) -> Answer:
 
 
 _CASES: tuple[Callable[[Facts], Answer | None], ...] = (
-    _nothing, _noisy, _no_gpu, _too_short, _not_cold, _absent, _beside,
+    _nothing, _noisy, _no_gpu, _too_little, _not_cold, _absent, _beside,
 )  # fmt: skip
 """The cases in order; the first one that answers counts."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import NoReturn
 
 from gdsload.errors import GdsloadError, OptionError
+from gdsload.shards.status import naming, read_error
 from gdsload.system.version import __version__
 from gdsload.tools.cli import bench, completion, convert, demo, doctor, inspect, verify
 from gdsload.tools.cli import reshard as rearrange
@@ -93,6 +94,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_usage(f"there is no command {words[0]!r}", f"{meant(words[0], commands)}`gdsload --help` lists them all.")
         sys.exit(2)
     parser = commands.get(words[0], whole) if words else whole
+    try:
+        return _code(words, whole, parser)
+    except KeyboardInterrupt as error:
+        by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
+        notes = getattr(error, "__notes__", ())  # how far it is, and how it goes on
+        for text in [_typed(parser, note) for note in notes] or [f"by {by}"]:
+            show_note("stopped", text)
+        return 143 if isinstance(error, Terminated) else 130
+
+
+def _code(words: list[str], whole: Parser, parser: Parser) -> int:
+    """The exit code of a command, whose fault is shown."""
     late = parser.get_default("late")
     try:
         if not words:
@@ -107,17 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             if parser is whole or extras:
                 parser.refuse(extras)
-            code: int = chosen.run(chosen)
+            with naming(read_error, "the command cannot go on", ""):
+                return int(chosen.run(chosen))
     except GdsloadError as error:
         show_fault(error, _names(parser))
         return 2 if isinstance(error, OptionError) else 1
-    except KeyboardInterrupt as error:
-        by = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
-        notes = getattr(error, "__notes__", ())  # how far it is, and how it goes on
-        for text in [_typed(parser, note) for note in notes] or [f"by {by}"]:
-            show_note("stopped", text)
-        return 143 if isinstance(error, Terminated) else 130
-    return code
 
 
 def _as_options(words: list[str]) -> list[str]:

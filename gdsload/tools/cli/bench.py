@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import math
 import re
@@ -30,11 +28,8 @@ if TYPE_CHECKING:
 _GDS = ("no", "yes", "unavailable", "worse", "unknown")
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _ROW_BYTES = 150_000
-_KEPT = {
-    "--row": "row", "--shuffle": "shuffle", "--batch-size": "batch_size", "--device": "device", "--backends": "backend",
-    "--workers": "workers",
-}  # fmt: skip
-"""Options that the commands of `next` have, too, by attribute: they choose what is measured, and not for how long."""
+_KEPT = ("row", "shuffle", "batch_size", "device", "backends", "workers")
+"""Options that the commands of `next` have, too: they choose what is measured, and not for how long."""
 _EXAMPLES = """
 gdsload bench shards/                         does GDS help here?
 gdsload bench --make 8GiB /mnt/nvme           the same without a dataset
@@ -83,7 +78,7 @@ def _add_measure(parser: Parser) -> None:
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
-        parser, "--backends", dest="backend", one=_backend, metavar="NAME,...",
+        parser, "--backends", one=_backend, metavar="NAME,...",
         help=f"backends to measure (default: all that work here). {ways}",
     )  # fmt: skip
     parser.add_argument(
@@ -104,7 +99,6 @@ def _add_output(parser: Parser) -> None:
     )  # fmt: skip
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print the record: conditions, every turn, the verdict")
-    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
     shown.add_argument(
         "--commands", action="store_true", help="only print fio and gdsio commands with the same access pattern"
     )
@@ -135,11 +129,7 @@ def _duration(text: str) -> float:
 
 
 class _Expectation:
-    """A rule that a record has to hold.
-
-    Raises:
-        argparse.ArgumentTypeError: if the text is none.
-    """
+    """A rule that a record has to hold."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(rf"\s*(?:(gds)\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))\s*", text)
@@ -220,7 +210,7 @@ def _plan(chosen: argparse.Namespace, path: str) -> BenchPlan:
 
     return make_plan(
         path, batch_size=chosen.batch_size, shuffle={None: True, "none": False}.get(chosen.shuffle, chosen.shuffle),
-        device=chosen.device, backends=tuple(chosen.backend) if chosen.backend else None,
+        device=chosen.device, backends=tuple(chosen.backends) if chosen.backends else None,
         budget_s=chosen.budget,
         turns=chosen.turns, seconds=chosen.seconds, cold=not chosen.hot_only, hot=not chosen.cold_only,
         workers=chosen.workers, step_ms=chosen.step_ms,
@@ -245,9 +235,9 @@ def _judged(record: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any
 
     record["command"] = shlex.join(["gdsload", *chosen.words])
     record["conditions"]["options"] = {
-        name: ",".join(value) if isinstance(value, list) else str(value)
-        for name, attribute in _KEPT.items()
-        if (value := getattr(chosen, attribute)) is not None
+        f"--{name.replace('_', '-')}": ",".join(value) if isinstance(value, list) else str(value)
+        for name in _KEPT
+        if (value := getattr(chosen, name)) is not None
     }
     if chosen.make is not None:
         record["dataset"]["made_in"] = chosen.make[1]
@@ -261,8 +251,6 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
 
     if chosen.json:
         say(json.dumps(record, indent=1))
-    elif chosen.csv:
-        say(_as_csv(record))
     else:
         blocks = "utf" in (sys.stdout.encoding or "utf-8").lower()
         painted = partial(paint, stream=sys.stdout)
@@ -276,18 +264,3 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
     for why in broken:
         show_note("not met", why)
     return 1 if broken else 0
-
-
-def _as_csv(record: dict[str, Any]) -> str:
-    """A line for each row of both tables."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["state", "name", "gb_per_s", "q1", "q3", "samples_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb",
-                     "share_of_limit", "drive_share"])  # fmt: skip
-    for state in ("cold", "hot"):
-        for row in (record[state] or {"rows": ()})["rows"]:
-            rate, times = row["gb_per_s"], row["batch_ms"] or {}
-            writer.writerow([state, row["name"], rate["median"], rate["q1"], rate["q3"], row["samples_per_s"],
-                             times.get("p50"), times.get("p99"), row["cpu_s_per_gb"], row["share_of_limit"],
-                             row["drive_share"]])  # fmt: skip
-    return text.getvalue().rstrip("\n")

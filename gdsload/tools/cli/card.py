@@ -5,29 +5,24 @@ One HTML page without scripts or other files, for light and dark mode and small 
 
 from __future__ import annotations
 
-import base64
-import io
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gdsload.errors import FormatError, OptionError
 from gdsload.system.units import counted, format_bytes
 from gdsload.system.version import __version__
-from gdsload.tools.cli.card_facts import Classes, FieldFacts, Lengths, cached_share, classes_of, field_facts
+from gdsload.tools.cli.card_facts import ROW, Classes, FieldFacts, cached_share, classes_of, field_facts
 from gdsload.tools.cli.samples import Spread, drawn, metadata_lines, short
-from gdsload.tools.cli.sheet import as_picture, channels_first, picture_of, value_limits
 from gdsload.tools.cli.terminal import plain
-from gdsload.tools.web_page import web_page
+from gdsload.tools.cli.thumbnails import has_pictures, thumbnails
+from gdsload.tools.web_page import as_text, web_page
 
 if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
 
-_PICTURES, _SMALL, _LARGE, _LEAST = 24, 64, 192, 8
-"""Number of images per field; the longer side in pixels up to which images are enlarged, and above which they are
-reduced; and the least shorter side of an image."""
+_PICTURES, _LARGE = 24, 192
+"""Number of images per field, and the longer side in pixels to which they are reduced; half of it in a class's row."""
 _FIELDS_OF_PICTURES = 2
 _MOST_CLASSES = 40
 """The most classes that are shown; if there are more, only the largest and the smallest are."""
@@ -51,16 +46,17 @@ pre { overflow-x: auto; padding: .8rem 1rem; background: var(--box); border-radi
 .fields h3 { margin: 0; font-size: 1rem; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: 2.75rem; margin-top: .5rem; fill: var(--ours); }
 .ends { display: flex; justify-content: space-between; border-top: 1px solid var(--line); }
-.classes { width: 100%; border-collapse: collapse; }
-.classes th { width: 1%; min-width: 6rem; max-width: min(18rem, 40vw); padding: 0 .8rem 0 0; text-align: left;
+table { width: 100%; border-collapse: collapse; }
+th { width: 1%; min-width: 6rem; max-width: min(18rem, 40vw); padding: 0 .8rem 0 0; text-align: left;
   font-weight: 400; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .classes td:last-child { width: 1%; padding-left: .6rem; text-align: right; font-variant-numeric: tabular-nums; }
 .classes i { display: block; height: .8rem; background: var(--ours); border-radius: 2px; min-width: 1px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); gap: .8rem; }
 figure { margin: 0; min-width: 0; }
-figure img { display: block; width: 100%; height: 7rem; object-fit: contain; background: var(--box);
-  border-radius: 4px; }
-figure img.small { image-rendering: pixelated; }
+img { object-fit: contain; background: var(--box); border-radius: 4px; }
+img.small { image-rendering: pixelated; }
+figure img { display: block; width: 100%; height: 7rem; }
+td img { width: max(2.5rem, 11.5%); aspect-ratio: 1; margin: 0 1% .2rem 0; vertical-align: middle; }
 figcaption { color: var(--dim); font-size: .8rem; line-height: 1.3; max-height: 2.6em; overflow: hidden;
   overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line); }
@@ -79,19 +75,18 @@ def make_card(dataset: ShardDataset) -> str:
     name = plain(dataset.path.rstrip("/").rpartition("/")[2] or dataset.path)
     lines = [*_head(dataset, name, cached), "<h2>Fields</h2>", *_fields(dataset, fields, classes, looked_at)]
     lines += _classes(classes) if classes else []
-    for field in [one for one in dataset.schema if _has_pictures(dataset, one)][:_FIELDS_OF_PICTURES]:
+    for field in [one for one, kind in dataset.schema.items() if has_pictures(kind)][:_FIELDS_OF_PICTURES]:
+        lines += _rows(dataset, field, classes) if classes else []
         lines += _pictures(dataset, field)
     for one in fields:
         if one.texts:
-            lines += [f"<h2>First texts: {_text(one.name)}</h2>", '<div class="texts">']
+            lines += [f"<h2>First texts: {as_text(one.name)}</h2>", '<div class="texts">']
             lines += [*(_block(text) for text in one.texts), "</div>"]
-    lines += ["<h2>Use it</h2>", _block(_code(dataset)), _foot()]
+    lines += ["<h2>Use it</h2>", _block(_code(dataset))]
+    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
+    lines += [f'<footer class="soft">Written by {by}.</footer>']
     return web_page(f"{name}: dataset card", _STYLE, "\n".join(lines))
-
-
-def _text(text: str) -> str:
-    """Escape text of a dataset, so that it is never markup."""
-    return escape(plain(text))
 
 
 def _block(text: str) -> str:
@@ -105,7 +100,7 @@ def _which(count: int, dataset: ShardDataset) -> str:
 
 
 def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[str]:
-    yield f"<h1>{_text(name)}</h1>"
+    yield f"<h1>{as_text(name)}</h1>"
     shards = len(dataset.sources)
     facts = [
         ("samples", f"{len(dataset):,}".replace(",", " ")),
@@ -117,7 +112,7 @@ def _head(dataset: ShardDataset, name: str, cached: float | None) -> Iterator[st
     yield '<ul class="made soft">'
     said = [f"path: {dataset.path}", f"digest: {dataset.digest}", *metadata_lines(dataset.metadata)]
     said += [f"stored together: {', '.join(names)}" for names in dataset.stored.packed]
-    yield from (f"<li>{_text(line)}</li>" for line in said if not line.startswith("classes of "))
+    yield from (f"<li>{as_text(line)}</li>" for line in said if not line.startswith("classes of "))
     yield "</ul>"
 
 
@@ -127,15 +122,18 @@ def _fields(
     yield f'<p class="soft">Values are from {_which(looked_at, dataset)}.</p>'
     yield '<div class="fields">'
     for one in fields:
-        yield f"<section><h3>{_text(one.name)}</h3>"
-        kind = _text(str(one.field).removesuffix(" []"))
+        yield f"<section><h3>{as_text(one.name)}</h3>"
+        kind = as_text(str(one.field).removesuffix(" []"))
         yield f'<code>{kind}</code> <span class="soft">{format_bytes(one.nbytes)}</span>'
         if one.images:
-            yield f"<p>{_text(one.images)}</p>"
+            yield f"<p>{as_text(one.images)}</p>"
         if one.values and one.values.count and (classes is None or one.name != classes.name):
             yield from _values(one.values)
         if one.lengths:
-            yield from _lengths(one.lengths, "bytes" if one.field.is_string else "rows")
+            least, middle, most, longest = one.lengths.quantiles
+            what = "bytes" if one.field.is_string else "rows"
+            yield f"<p>{least} to {longest} {what}, median {middle}, 99 % up to {most}</p>"
+            yield from _histogram(one.lengths.spread, what)
             if one.lengths.padding_to_longest and not one.field.is_string:
                 yield f'<p class="soft">Padding is {one.lengths.padding_to_longest:.0%} if all samples are padded to '
                 yield f"the longest one, and {one.lengths.padding:.0%} in batches of 64.</p>"
@@ -148,12 +146,6 @@ def _values(found: Spread) -> Iterator[str]:
     odd = [f"{one} {word}" for one, word in ((found.nan, "NaN"), (found.infinite, "infinite")) if one]
     yield f"<p>{', '.join([*said, *odd])}{f' of {found.count} values' if odd else ''}</p>"
     yield from _histogram(found, "values")
-
-
-def _lengths(found: Lengths, what: str) -> Iterator[str]:
-    least, middle, most, longest = found.quantiles
-    yield f"<p>{least} to {longest} {what}, median {middle}, 99 % up to {most}</p>"
-    yield from _histogram(found.spread, what)
 
 
 def _histogram(found: Spread, what: str) -> Iterator[str]:
@@ -178,7 +170,7 @@ def _figure(number: float) -> str:
 def _classes(found: Classes) -> Iterator[str]:
     there = [(name, count) for name, count in found.counts if count]
     empty = [name for name, count in found.counts if not count]
-    yield f"<h2>Classes of {_text(found.name)}</h2>"
+    yield f"<h2>Classes of {as_text(found.name)}</h2>"
     said = ["1 class" if len(found.counts) == 1 else f"{len(found.counts)} classes"]
     if there:
         most, least = max(count for _, count in there), min(count for _, count in there)
@@ -186,7 +178,7 @@ def _classes(found: Classes) -> Iterator[str]:
     if empty:
         names = ", ".join(empty[:10]) + (f" and {len(empty) - 10} more" if len(empty) > 10 else "")
         said.append(f"{len(empty)} without samples: {names}")
-    yield f'<p class="soft">{_text("; ".join(said))}. Counted in {found.samples} samples.</p>'
+    yield f'<p class="soft">{as_text("; ".join(said))}. Counted in {found.samples} samples.</p>'
     shown = there
     if len(shown) > _MOST_CLASSES:
         shown = sorted(shown, key=lambda one: -one[1])
@@ -196,20 +188,33 @@ def _classes(found: Classes) -> Iterator[str]:
     yield '<table class="classes">'
     for name, count in shown:
         bar = f'<i style="width: {100 * count / top:.1f}%"></i>'
-        yield f'<tr><th scope="row" title="{_text(name)}">{_text(name)}</th><td>{bar}</td><td>{count}</td></tr>'
+        yield f'<tr><th scope="row" title="{as_text(name)}">{as_text(name)}</th><td>{bar}</td><td>{count}</td></tr>'
+    yield "</table>"
+
+
+def _rows(dataset: ShardDataset, field: str, classes: Classes) -> Iterator[str]:
+    found = thumbnails(dataset, field, [number for _, numbers in classes.rows for number in numbers], _LARGE // 2)
+    if not found:
+        return
+    yield f"<h2>Images of each class: {as_text(field)}</h2>"
+    shown, there = len(classes.rows), len(classes.counts)
+    which = "each class" if shown == there else f"each of the {shown} largest of {there} classes"
+    yield f'<p class="soft">Of up to {ROW} random samples of {which}.</p>'
+    yield "<table>"
+    for name, numbers in classes.rows:
+        images = "".join(found[number][0] for number in numbers if number in found)
+        yield f'<tr><th scope="row" title="{as_text(name)}">{as_text(name)}</th><td>{images}</td></tr>'
     yield "</table>"
 
 
 def _pictures(dataset: ShardDataset, field: str) -> Iterator[str]:
-    found = list(_thumbnails(dataset, field))
+    found = thumbnails(dataset, field, drawn(len(dataset), _PICTURES), _LARGE)
     if not found:
         return
-    yield f"<h2>Images: {_text(field)}</h2>"
+    yield f"<h2>Images: {as_text(field)}</h2>"
     yield f'<p class="soft">Of {_which(len(found), dataset)}.</p>'
     yield '<div class="pictures">'
-    for address, said, small in found:
-        of, text = ' class="small"' if small else "", _text(said)
-        yield f'<figure><img{of} src="{address}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    yield from (f"<figure>{image}<figcaption>{said}</figcaption></figure>" for image, said in found.values())
     yield "</div>"
 
 
@@ -220,54 +225,3 @@ def _code(dataset: ShardDataset) -> str:
         f"import gdsload\n\nloader = gdsload.DataLoader({dataset.path!r}, batch_size=256, shuffle=True)\n"
         f"for batch in loader:\n    {use}"
     )
-
-
-def _foot() -> str:
-    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    by = f"<code>gdsload inspect --html</code>, gdsload {__version__}, {now}"
-    return f'<footer class="soft">Written by {by}.</footer>'
-
-
-def _has_pictures(dataset: ShardDataset, name: str) -> bool:
-    """Return whether a field probably contains images, and not other matrices."""
-    field = dataset.schema[name]
-    try:
-        first = channels_first(name, field)
-    except OptionError:
-        return False
-    if field.kind == "image":
-        return True
-    sides = field.shape if first is None else field.shape[1:] if first else field.shape[:2]
-    numbers = field.dtype.name in ("uint8", "bool") or "float" in field.dtype.name
-    return numbers and None not in sides and min(side or 0 for side in sides) >= _LEAST
-
-
-def _thumbnails(dataset: ShardDataset, name: str) -> Iterator[tuple[str, str, bool]]:
-    """The data address of the image of random samples, its caption, and whether to show it with visible pixels.
-
-    Without Pillow there are none.
-    """
-    try:
-        from PIL import Image
-    except ImportError:
-        return
-    found = []
-    for number in drawn(len(dataset), _PICTURES):
-        with suppress(FormatError):  # a damaged image is left out; `gdsload verify --deep` names it
-            found.append(picture_of(dataset, name, number))
-    first = channels_first(name, dataset.schema[name])
-    limits = value_limits([image for image, _ in found])
-    for image, said in found:
-        if image.numel():
-            picture = Image.fromarray(as_picture(image, limits, first=first))
-            yield _address(Image, picture), said, max(picture.size) <= _SMALL
-
-
-def _address(pillow: Any, picture: Any) -> str:
-    """A picture, reduced, as an address: a JPEG if it is a photo, else a PNG."""
-    reduced = picture.copy()
-    reduced.thumbnail((_LARGE, _LARGE), pillow.Resampling.BOX)
-    kind = "jpeg" if picture.mode == "RGB" and max(picture.size) > _SMALL else "png"
-    stream = io.BytesIO()
-    reduced.save(stream, kind, quality=85)
-    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"

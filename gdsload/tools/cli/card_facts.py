@@ -5,8 +5,6 @@ Facts that require reading samples are computed from random samples, with a fixe
 
 from __future__ import annotations
 
-import os
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +15,7 @@ import numpy as np
 from gdsload.errors import FormatError, GdsloadError
 from gdsload.shards.format.image_header import read_image_header
 from gdsload.shards.format.metadata import class_names
-from gdsload.shards.local_files import open_regular
-from gdsload.shards.page_cache import is_resident
-from gdsload.shards.reads import PAGE_BYTES
+from gdsload.tools.bench.cache_state import look, why_blind
 from gdsload.tools.cli.samples import SEED, Spread, drawn, label_field, labels_of, spread, spread_of
 
 if TYPE_CHECKING:
@@ -30,11 +26,12 @@ if TYPE_CHECKING:
 
 _SAMPLES, _BYTES = 2000, 16 * 2**20
 """The most samples whose values are read, and their most bytes, so that a card of a large dataset takes seconds."""
-_EXACT = 20_000_000
+MOST_EXACT = 20_000_000
 """The most samples of which all labels and lengths are read, 8 bytes each."""
-_PAGES = 1000
 _FIRST_TEXTS, _CHARACTERS = 3, 400
 _TOGETHER = 64
+_ROWS, ROW = 20, 8
+"""The most classes that have a row of samples, and the most samples in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +56,9 @@ class FieldFacts:
     """The facts of one field.
 
     Attributes:
-        nbytes: bytes of all its samples; estimated if not all lengths were read.
+        nbytes: of all its samples; estimated if not all lengths were read.
         values: statistics of its numbers in the random samples; None for texts, bytes, images and complex numbers.
-        lengths: the lengths of a ragged field.
         images: codecs, widths and heights of encoded images, as text.
-        texts: the first texts.
     """
 
     name: str
@@ -77,11 +72,15 @@ class FieldFacts:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """The classes of a label field, in order of their numbers: the name and the number of samples of each."""
+    """The classes of a label field, in order of their numbers: the name and the number of samples of each.
+
+    `rows` has the names of the largest classes, and the numbers of random samples of each.
+    """
 
     name: str
     counts: tuple[tuple[str, int], ...]
     samples: int
+    rows: tuple[tuple[str, list[int]], ...]
 
 
 def field_facts(dataset: ShardDataset) -> tuple[list[FieldFacts], int]:
@@ -104,7 +103,7 @@ def _facts(dataset: ShardDataset, name: str, found: Any) -> FieldFacts:
     field, samples = dataset.schema[name], len(dataset)
     if field.kind == "fixed":
         return FieldFacts(name, field, field.row_bytes * samples, spread_of(found))
-    if samples <= _EXACT:
+    if samples <= MOST_EXACT:
         lengths = dataset.lengths(name).numpy()
     elif field.is_string:
         lengths = np.array([len(one.encode() if isinstance(one, str) else one) for one in found], np.int64)
@@ -157,46 +156,26 @@ def classes_of(dataset: ShardDataset) -> Classes | None:
     name = label_field(dataset)
     if name is None or not len(dataset):
         return None
-    if len(dataset) <= _EXACT:
-        labels = labels_of(dataset, name)
+    if len(dataset) <= MOST_EXACT:
+        ids, labels = np.arange(len(dataset)), labels_of(dataset, name)
     else:
-        labels = dataset.read_batch(drawn(len(dataset), _EXACT // 100), fields=[name])[name].numpy().astype(np.int64)
+        ids = np.array(drawn(len(dataset), MOST_EXACT // 100))
+        labels = dataset.read_batch(ids, fields=[name])[name].numpy().astype(np.int64)
     known = class_names(dataset.metadata).get(name, [])
     found = dict(zip(*(one.tolist() for one in np.unique(labels, return_counts=True)), strict=True))
     if not known and len(found) > len(labels) / 2:  # the numbers are not classes
         return None
-    numbers = [*range(len(known)), *(number for number in found if not 0 <= number < len(known))]
-    counts = ((known[one] if 0 <= one < len(known) else str(one), found.get(one, 0)) for one in numbers)
-    return Classes(name, tuple(counts), len(labels))
+    names = {one: known[one] if 0 <= one < len(known) else str(one) for one in (*range(len(known)), *found)}
+    counts = tuple((text, found.get(one, 0)) for one, text in names.items())
+    largest = sorted(found, key=lambda one: -found[one])[:_ROWS]
+    rows = ((names[one], drawn(ids[labels == one], ROW)) for one in sorted(largest))
+    return Classes(name, counts, len(labels), tuple(rows))
 
 
 def cached_share(dataset: ShardDataset) -> float | None:
-    """The share of the shards' bytes that is in the page cache, estimated from some pages; None if unknown."""
-    sizes = np.array([source.file_bytes for source in dataset.sources])
-    ends = np.cumsum(sizes)
-    if not len(ends) or not ends[-1]:
-        return None
-    draw = random.Random()  # no seed: a check may read a page into the cache, so the next one must use other pages
-    places = sorted({draw.randrange(int(ends[-1])) // PAGE_BYTES * PAGE_BYTES for _ in range(_PAGES)})
-    there = 0
+    """The share of the shards' pages that is in the page cache; None if unknown."""
+    files = [source.path for source in dataset.sources]
     try:
-        for file in np.unique(np.searchsorted(ends, places, side="right")).tolist():
-            fd = open_regular(dataset.sources[file].path)
-            try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead of neighbouring pages
-                begin = int(ends[file] - sizes[file])
-                inside = [place - begin for place in places if begin <= place < ends[file]]
-                there += sum(is_resident(fd, place) for place in inside)
-                if not _answers(fd):
-                    return None
-            finally:
-                os.close(fd)
+        return None if not files or why_blind(files) else look(files).share
     except (GdsloadError, OSError):
         return None
-    return there / len(places)
-
-
-def _answers(fd: int) -> bool:
-    """Return whether the file system reports a page that was just read as resident; not all of them do."""
-    os.pread(fd, 1, 0)
-    return is_resident(fd, 0)

@@ -86,22 +86,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def render_json(report: Report) -> str:
     """The report as JSON: ``machine``, ``findings``, ``verdict``, ``ways``."""
-    tree = {
-        "machine": report.machine,
-        "findings": [
-            {name: getattr(one, name) for name in ("check", "severity", "message", "remedy", "evidence")}
-            for one in report.findings
-        ],
-        "verdict": dataclasses.asdict(report.verdict),
-        "ways": [
-            {
-                **dataclasses.asdict(way),
-                "steps": [{"check": step.check, **dataclasses.asdict(step.fix)} for step in way.steps],
-            }
-            for way in report.ways
-        ],
-    }
-    return json.dumps(tree, indent=1)
+    return json.dumps(dataclasses.asdict(report), indent=1)
 
 
 def render_script(report: Report) -> str:
@@ -179,7 +164,7 @@ def _machine(report: Report) -> str:
         f"libcufile {machine['libcufile']}" if machine["libcufile"] and machine["gpu"] else "",
         f"Linux {machine['kernel']}" if machine["kernel"] else "",
         f"torch {machine['torch']}" if machine["torch"] else "no torch",
-        machine["container"].replace("docker", "container") if machine["container"] else "",
+        "container" if machine["container"] else "",
     ]
     return ", ".join(filter(None, words))
 

@@ -22,7 +22,8 @@ def add_to(commands: Commands[Parser]) -> None:
     splitting.add_argument("path", metavar="PATH", help=_PATH)
     splitting.add_argument("outs", metavar="OUT", nargs="+", help="the folders to make")
     add_list(
-        splitting, "--sizes", one=_size, required=True, metavar="SIZE,...",
+        splitting, "--sizes", required=True, metavar="SIZE,...",
+        one=lambda text: int(text) if text.isdecimal() else float(text),
         help="how many samples each gets (9000), or which share of them (0.9); the last one may be left out",
     )  # fmt: skip
     splitting.add_argument("--seed", type=int, metavar="N", help="draw the samples of each (default: in order)")
@@ -40,10 +41,6 @@ def _add(commands: Commands[Parser], name: str, said: str, takes: str, example: 
         name, help=said, usage=f"gdsload {name} {takes}", description=f"{said.capitalize()}.",
         example=f"gdsload {example}",
     )  # fmt: skip
-
-
-def _size(text: str) -> float:
-    return int(text) if text.isdecimal() else float(text)
 
 
 def _run(chosen: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import FormatError
 from gdsload.shards.format.image_header import image_codec, read_image_header
 from gdsload.shards.format.metadata import class_names
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gdsload.loader.dataset import ShardDataset
 
-PICKS = ("random", "first", "class")
 SEED = 0
 """The seed of all random choices here, so that the same samples of a dataset are always shown."""
 BINS = 24
@@ -177,11 +176,12 @@ def _cut(value: Any) -> str:
     return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
 
 
-def drawn(samples: int, count: int) -> list[int]:
-    """The sorted numbers of random samples."""
+def drawn(samples: int | NDArray[np.int64], count: int) -> list[int]:
+    """The sorted numbers of at most `count` random samples, of all that there are or of those with these numbers."""
     import numpy as np
 
-    found = np.random.default_rng(SEED).choice(samples, min(count, samples), replace=False)
+    there = samples if isinstance(samples, int) else len(samples)
+    found = np.random.default_rng(SEED).choice(samples, min(count, there), replace=False)
     return sorted(map(int, found))
 
 
@@ -198,36 +198,3 @@ def labels_of(dataset: ShardDataset, name: str) -> NDArray[np.int64]:
     """The class number of each sample, shape ``[samples]``."""
     found: NDArray[np.int64] = dataset.column(name).numpy().astype("int64")
     return found
-
-
-def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0) -> list[int]:
-    """The numbers of the samples to show.
-
-    Args:
-        dataset: the dataset.
-        how: one of `PICKS`.
-        count: the most samples. With classes, each class gets the same number; if there are more than `count` classes,
-            one sample each of the first `count`.
-        first: the number of the first sample, for consecutive samples.
-
-    Raises:
-        OptionError: if the dataset has no field of class numbers.
-    """
-    if how == "first":
-        return list(range(len(dataset))[first:][:count])
-    if how == "random":
-        return drawn(len(dataset), count)
-    name = label_field(dataset)
-    if name is None:
-        raise OptionError(
-            "no field has class numbers: whole numbers in a field called label, or with class names in the metadata",
-            file=dataset.path,
-            remedy="Pass --pick random.",
-        )
-    import numpy as np
-
-    labels = labels_of(dataset, name)
-    classes = np.unique(labels)[:count]
-    each = count // max(len(classes), 1)
-    members = (np.flatnonzero(labels == one) for one in classes)
-    return [int(of[place]) for of in members for place in drawn(len(of), each)]

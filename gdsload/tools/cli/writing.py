@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,12 @@ def run_with_bar(chosen: argparse.Namespace) -> Iterator[RearrangeKeywords]:
     bar = Bar(sys.stderr, hidden=chosen.quiet)
     bar.say("starting…")
     with closing(bar), _cluster(chosen) as executor:
-        import gdsload.conversion.rearrange  # noqa: F401 - which takes a second, for torch
+        # Libraries whose import Ctrl-C or SIGTERM interrupts fail with another error, or abort the process.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            import gdsload.conversion.rearrange  # noqa: F401 - which takes a second, for torch
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
         bar.say("looking at the source…")
         chosen.began = time.monotonic()

@@ -25,6 +25,7 @@ _KINDS = (
     ("zram", "ram"), ("ram", "ram"), ("pmem", "pmem"), ("mmcblk", "mmc"), ("nbd", "network"), ("rbd", "network"),
     ("drbd", "network"),
 )  # fmt: skip
+_DETAILS = {"md": "md/level", "dm": "dm/uuid", "loop": "loop/backing_file"}
 _NUMBER = re.compile(r"\d+:\d+", re.ASCII)
 
 
@@ -83,15 +84,10 @@ def _block(tree: Tree, link: str) -> BlockDevice | None:
         kind=kind,
         path=path,
         partition=partition,
-        detail=_detail(tree, drive, kind),
+        detail=tree.text(f"{drive}/{_DETAILS.get(kind, 'device/model')}", 1024) or "",
         transport=transport,
         pci=_pci_address(controller),
     )
-
-
-def _detail(tree: Tree, drive: str, kind: str) -> str:
-    files = {"md": "md/level", "dm": "dm/uuid", "loop": "loop/backing_file"}
-    return tree.text(f"{drive}/{files.get(kind, 'device/model')}", 1024) or ""
 
 
 def _controller(tree: Tree, drive: str) -> tuple[str, str]:
@@ -135,12 +131,10 @@ class Volume:
 
     Attributes:
         folder: a folder of it that data are in, without links.
-        mount: the mount; None if the mount table does not say.
+        mount: None if the mount table does not say.
         stack: block devices from the file system down to the drives.
-        shards: safetensors files on it.
-        nbytes: bytes in them.
+        shards: number of safetensors files on it, and `nbytes` the bytes in them.
         file: one of them that is large enough for a trial read, or empty.
-        trial: the trial read of a file on it.
     """
 
     folder: str

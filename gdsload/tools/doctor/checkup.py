@@ -191,7 +191,7 @@ def _machine(context: Context) -> dict[str, Any]:
         "device": context.device or None,
         "kernel": clip(tree.text("/proc/sys/kernel/osrelease", 256) or ""),
         "architecture": context.system.architecture,
-        "container": context.container or None,
+        "container": context.container,
         "python": platform.python_version(),
         "torch": context.torch.version,
         "cuda": context.torch.cuda or None,

@@ -19,16 +19,8 @@ from gdsload.tools.doctor.trials import GpuTrial
 _NVIDIA = "0x10de"
 _MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 _WORDS = ("docker", "kubepods", "containerd", "libpod", "lxc", "garden")
+_FILES = ("/.dockerenv", "/run/.containerenv")
 _VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
-
-
-def container_signs(system: System) -> list[str]:
-    """Signs that this is a container."""
-    groups = system.tree.text("/proc/1/cgroup") or ""
-    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if system.tree.exists(path)]
-    signs += [f"/proc/1/cgroup says {word}" for word in _WORDS if word in groups]
-    signs += [f"{name} is set" for name in _VARIABLES if system.environ.get(name)]
-    return signs + ["the kernel is gVisor"] * ("gVisor" in (system.tree.text("/proc/version") or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +28,7 @@ class DataPlace:
     """The location of the data: a path, and the mounts of its shards.
 
     Attributes:
-        path: the absolute path that the user named.
+        path: absolute, as the user named it.
         exists: whether it does; None if the file system did not answer.
         volumes: the mounts that the shards are on; of a place without shards its own.
         lost: links to shards that lead nowhere.
@@ -82,13 +74,7 @@ def locate(system: System, path: str) -> DataPlace:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The facts that checks use.
-
-    Attributes:
-        device: the device that the user named, or empty.
-        gpu: the device as torch describes it.
-        probe: cuFile's worst result.
-    """
+    """The facts that checks use. `device` is the one that the user named, if any; `probe` is cuFile's worst result."""
 
     system: System
     place: DataPlace
@@ -158,11 +144,12 @@ class Context:
         return any(self.system.tree.exists(f"/proc/driver/nvidia-fs/{name}") for name in ("devcount", "version"))
 
     @property
-    def container(self) -> str:
-        """``kubernetes``, ``apptainer`` or ``docker`` for any other container; empty outside of them."""
-        signs = " ".join(container_signs(self.system))
-        kinds = (("kube", "kubernetes"), ("KUBERNETES", "kubernetes"), ("APPTAINER", "apptainer"))
-        return next((kind for word, kind in kinds if word in signs), "docker" if signs else "")
+    def container(self) -> bool:
+        """True if there are signs of a container."""
+        tree, environ = self.system.tree, self.system.environ
+        groups, kernel = tree.text("/proc/1/cgroup") or "", tree.text("/proc/version") or ""
+        signs = [any(map(environ.get, _VARIABLES)), any(map(tree.exists, _FILES)), "gVisor" in kernel]
+        return any(signs) or any(word in groups for word in _WORDS)
 
 
 def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
@@ -170,14 +157,13 @@ def trouble(context: Context, message: str, fix: Fix | str = "", **evidence: Any
     return (warning if context.has_gpu else info)(message, fix, **evidence)
 
 
-def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "", **evidence: Any) -> Finding:
+def condition(context: Context, holds: bool | None, message: str, fix: Fix | str = "") -> Finding:
     """A requirement of a way to DMA. `holds` is None if unknown. It is no warning without a GPU, or if DMA works."""
-    evidence["fulfilled"] = holds
     if holds:
-        return ok(message, **evidence)
+        return ok(message, fulfilled=True)
     if not context.has_gpu or context.probe.proven:
-        return info(message, fix, **evidence)
-    return (unknown if holds is None else warning)(message, fix, **evidence)
+        return info(message, fix, fulfilled=holds)
+    return (unknown if holds is None else warning)(message, fix, fulfilled=holds)
 
 
 Check = Callable[[Context], Finding]

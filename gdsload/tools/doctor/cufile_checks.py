@@ -12,21 +12,14 @@ from gdsload.tools.doctor.context import Context, on_each, trouble
 from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, quoted, unknown
 from gdsload.tools.doctor.package_checks import extra
 
-_REMEDIES = {
-    "HANDLE_NOT_REGISTERED": "The udev record is probably missing: see cufile.udev",
-    "INTERNAL_ERROR": "cuFile does not know the file system: see storage.filesystem",
-    "DRIVER_NOT_INITIALIZED": "Set up one of the two ways",
-    "IO_NOT_SUPPORTED": "Read the reason in cuFile's log (--json), and see storage.filesystem",
-    "GPU_MEMORY_PINNING_FAILED": "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used",
-}
 _LIBRARIES = ("libudev.so.1", "libmount.so.1")
 """Libraries that cuFile loads itself, without an error if one is missing."""
-_UDEV = {
-    "docker": "# docker run -v /run/udev:/run/udev:ro ...",
-    "apptainer": "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
-    "kubernetes": "# volumes: [{name: udev, hostPath: {path: /run/udev}}]\n"
-    "# volumeMounts: [{name: udev, mountPath: /run/udev, readOnly: true}]",
-}
+_UDEV = (
+    "# docker run -v /run/udev:/run/udev:ro ...",
+    "# Kubernetes: volumes: [{name: udev, hostPath: {path: /run/udev}}]",
+    "#   and volumeMounts: [{name: udev, mountPath: /run/udev, readOnly: true}]",
+    "# apptainer run --nv --bind /run/udev:/run/udev:ro ...",
+)
 _UNREAD_FROM = (1, 17)
 """The first libcufile without CUFILE_ALLOW_COMPAT_MODE: 1.13 to 1.16 have the word in them, 1.17 to 1.20 do not."""
 
@@ -34,24 +27,23 @@ _UNREAD_FROM = (1, 17)
 def library(context: Context) -> Finding:
     """The libcufile that the trial read has loaded."""
     found = context.probe
-    evidence = {"path": found.library, "version": clip(found.version)}
     if found.library:
-        return ok(f"libcufile {clip(found.version)}: {clip(found.library)}", **evidence)
+        return ok(f"libcufile {clip(found.version)}: {clip(found.library)}")
     if found.status == "missing":
-        return trouble(context, "libcufile cannot be loaded: see cufile.probe", extra(context), **evidence)
-    return info("libcufile was not loaded, since no trial read was made", **evidence)
+        return trouble(context, "libcufile cannot be loaded: see cufile.probe", extra(context))
+    return info("libcufile was not loaded, since no trial read was made")
 
 
 def system_libraries(context: Context) -> Finding:
     """The libraries that cuFile loads when it opens: without them it does not know drives and mounts."""
     missing = [name for name in _LIBRARIES if not context.system.calls.can_load(name)]
     if not missing:
-        return ok(f"{' and '.join(_LIBRARIES)} are installed", missing=[])
+        return ok(f"{' and '.join(_LIBRARIES)} are installed")
     install = "apt-get install -y libudev1 libmount1 || dnf install -y systemd-libs libmount"
     fix = Fix("Install libudev and libmount", "root", "", (f"sudo sh -c '{install}'",))
     if context.container:
         fix = Fix("Add libudev and libmount to the image", "container", "a new image", (f"# RUN {install}",))
-    return trouble(context, f"cuFile needs {' and '.join(missing)} to recognise drives", fix, missing=missing)
+    return trouble(context, f"cuFile needs {' and '.join(missing)} to recognise drives", fix)
 
 
 def probe(context: Context) -> Finding:
@@ -75,7 +67,9 @@ def probe(context: Context) -> Finding:
         skipped = unknown if context.has_gpu else info
         return skipped(f"no trial read with cuFile: {clip(found.reason, 300)}", fix, **evidence)
     ended = "cuFile crashed: " if found.status == "crashed" else "cuFile: "
-    fix = _REMEDIES.get(found.error, "Read cuFile's own log in the evidence (--json)")
+    fix = "See the other warnings; cuFile's own log is in the evidence (--json)"
+    if found.error == "GPU_MEMORY_PINNING_FAILED":
+        fix = "Free BAR1 memory: nvidia-smi -q -d MEMORY shows how much is used"
     if found.status == "timeout" and found.stage == "driver-open" and not context.system.tree.exists("/proc/modules"):
         # Without /proc/modules (gVisor, kernels without modules), 1.19 and 1.20 loop forever in cuFileDriverOpen.
         fix = "Use an older libcufile (1.15 opens without /proc/modules), or a kernel with modules"
@@ -87,25 +81,24 @@ def config(context: Context) -> Finding:
     found, environ = context.config, context.system.environ
     wanted = ("allow_compat_mode", "force_compat_mode", "use_pci_p2pdma")
     settings = {name: value for name in wanted if isinstance(value := found.properties.get(name), bool)}
-    evidence: dict[str, Any] = {"file": found.path, "exists": found.text is not None, "properties": settings}
     file = clip(found.path)
     if found.error:
         fix = Fix(f"Correct {file}", commands=(f"python3 -m json.tool {quoted(found.path)}",))
-        return trouble(context, f"{file} is not valid JSON: {clip(found.error)}", fix, **evidence)
+        return trouble(context, f"{file} is not valid JSON: {clip(found.error)}", fix)
     if found.text is None and "CUFILE_ENV_PATH_JSON" in environ:
         fix = Fix("Unset CUFILE_ENV_PATH_JSON, or name a file", commands=("unset CUFILE_ENV_PATH_JSON",))
-        return trouble(context, f"CUFILE_ENV_PATH_JSON names {file}, which cannot be read", fix, **evidence)
+        return trouble(context, f"CUFILE_ENV_PATH_JSON names {file}, which cannot be read", fix)
     if settings.get("force_compat_mode") or environ.get("CUFILE_FORCE_COMPAT_MODE", "").lower() in ("1", "true"):
         fix = Fix(f"Remove force_compat_mode from {file}", commands=("unset CUFILE_FORCE_COMPAT_MODE",))
-        return trouble(context, "cuFile's compat mode is forced, so there is no DMA", fix, **evidence)
+        return trouble(context, "cuFile's compat mode is forced, so there is no DMA", fix)
     fabrics = [block.name for block in context.place.drives if block.transport not in ("pcie", "")]
     if fabrics and context.wants_p2p:
         fix = Fix(f"Set use_pci_p2pdma to false in {file}", commands=("unset CUFILE_USE_PCIP2PDMA",))
         message = f"use_pci_p2pdma is on: cuFile's reads of {fabrics[0]}, an NVMe-oF drive, fail with I/O errors"
-        return trouble(context, message, fix, **evidence)
+        return trouble(context, message, fix)
     if found.text is None:
-        return ok("there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)", **evidence)
-    return ok(f"{file}: {json.dumps(settings)}", **evidence)
+        return ok("there is no cufile.json, so cuFile uses its defaults (compat mode allowed, no P2PDMA)")
+    return ok(f"{file}: {json.dumps(settings)}")
 
 
 def variables(context: Context) -> Finding:
@@ -114,32 +107,27 @@ def variables(context: Context) -> Finding:
     named = ", ".join(f"{name}={value}" for name, value in sorted(known.items()))
     name, version = "CUFILE_ALLOW_COMPAT_MODE", re.match(r"(\d{1,3})\.(\d{1,3})", context.probe.version)
     if name not in known:
-        return ok(named or "no environment variable of cuFile is set", variables=known)
+        return ok(named or "no environment variable of cuFile is set")
     if version is None:
         message = f"{named}: only libcufile up to 1.16 reads {name}, and its version is not known"
-        return info(message, variables=known, read=None)
+        return info(message)
     if (int(version[1]), int(version[2])) < _UNREAD_FROM:
-        return ok(f"{named}: libcufile {version[0]} reads it", variables=known, read=True)
+        return ok(f"{named}: libcufile {version[0]} reads it")
     fix = Fix(f"Set allow_compat_mode in {clip(context.config.path)} instead", commands=(f"unset {name}",))
     message = f"{name} is set, but libcufile {version[0]} no longer reads it (1.16 did)"
-    return trouble(context, message, fix, variables=known, read=False)
+    return trouble(context, message, fix)
 
 
 def udev(context: Context, volume: Volume) -> Finding:
     """The udev record of the block device, which cuFile needs in order to register a file."""
     tree, mount = context.system.tree, volume.mount
     if mount is None or not volume.stack:
-        return info("no block device, so no udev record to look for", path="", exists=None)
+        return info("no block device, so no udev record to look for")
     block = volume.stack[0]
     path = f"/run/udev/data/b{block.number or mount.number}"
     record = tree.text(path)
-    entries = dict(line.split("=", 1) for line in (record or "").splitlines() if "=" in line)
-    usage = clip(entries["E:ID_FS_USAGE"]) if "E:ID_FS_USAGE" in entries else None
-    evidence: dict[str, Any] = {
-        "path": path, "exists": record is not None, "device": block.name, "ID_FS_USAGE": usage
-    }  # fmt: skip
-    if usage is not None:
-        return ok(f"{path} has ID_FS_USAGE", **evidence)
+    if any(line.startswith("E:ID_FS_USAGE=") for line in (record or "").splitlines()):
+        return ok(f"{path} has ID_FS_USAGE")
     kind = re.sub(r"[^\w.-]", "", mount.kind[:20])  # goes into a shell's command
     line = f'printf "E:ID_FS_TYPE={kind}\\nE:ID_FS_USAGE=filesystem\\n" > {path}'
     by_hand = f"mkdir -p /run/udev/data && {line}"
@@ -147,14 +135,12 @@ def udev(context: Context, volume: Volume) -> Finding:
     if tree.exists("/run/udev"):
         message = f"{path} {'has no ID_FS_USAGE' if record is not None else 'is missing'}, {refuses}"
         trigger = f"sudo udevadm trigger --action=change /dev/{block.name} || sudo sh -c '{by_hand}'"
-        return trouble(context, message, Fix("Make udev rewrite the record", "root", "", (trigger,)), **evidence)
+        return trouble(context, message, Fix("Make udev rewrite the record", "root", "", (trigger,)))
     fix = Fix("Write the record by hand, since there is no udev here", "root", "", (f"sudo sh -c '{by_hand}'",))
     if context.container:
-        lines = (*_UDEV[context.container].split("\n"), f"# or, as root in the container: {by_hand}")
+        lines = (*_UDEV, f"# or, as root in the container: {by_hand}")
         fix = Fix("Start the container with -v /run/udev:/run/udev:ro", "container", "a container restart", lines)
-        if context.container != "docker":
-            fix = dataclasses.replace(fix, does="Mount the host's /run/udev into the container, read-only")
-    return trouble(context, f"/run/udev is missing, {refuses}", fix, **evidence)
+    return trouble(context, f"/run/udev is missing, {refuses}", fix)
 
 
 CHECKS = (

@@ -54,7 +54,8 @@ class Finding:
             check could not find out.
         message: the finding in one sentence.
         fix: the remedy.
-        evidence: the facts of the finding: JSON types, with stable keys. Requirements of DMA have ``fulfilled``.
+        evidence: facts that the verdict needs, or that the message lacks: JSON types. Requirements of DMA have
+            ``fulfilled``.
     """
 
     check: str

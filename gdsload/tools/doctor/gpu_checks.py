@@ -21,29 +21,24 @@ _SMALL_BYTES = 2**30
 def driver(context: Context) -> Finding:
     """The NVIDIA kernel driver."""
     version, is_open = driver_version(context.system.tree)
-    evidence: dict[str, Any] = {"version": version, "open": is_open, "address": context.gpu_address()}
     if version:
-        return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module", **evidence)
+        return ok(f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel module")
     if context.gpu.kind == "cuda" and not context.gpu.error:
-        return info("torch uses a GPU, but /proc/driver/nvidia shows no version (WSL, or a sandbox)", **evidence)
+        return info("torch uses a GPU, but /proc/driver/nvidia shows no version (WSL, or a sandbox)")
     if context.gpu_address() and not context.wants_host:
         fix = Fix("Install the NVIDIA driver", "root", "", OPEN_DRIVER.commands[:1])
         if context.container:
             line = "# docker run --gpus all ...   or Kubernetes: resources: {limits: {nvidia.com/gpu: 1}}"
             fix = Fix("Start the container with GPUs", "container", "a restart of it", (line,))
         message = f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded"
-        return error(message, fix, **evidence)
-    return info("no NVIDIA driver and no NVIDIA GPU", **evidence)
+        return error(message, fix)
+    return info("no NVIDIA driver and no NVIDIA GPU")
 
 
 def device(context: Context) -> Finding:
     """The device as torch sees it."""
     gpu, build = context.gpu, context.torch
-    evidence: dict[str, Any] = {
-        "kind": gpu.kind, "name": gpu.name, "address": gpu.address, "total_bytes": gpu.total_bytes,
-        "usable": bool(gpu.kind) and not gpu.error, "build": build.accelerator, "status": gpu.status,
-        "asked": context.device,
-    }  # fmt: skip
+    evidence = {"kind": gpu.kind, "usable": bool(gpu.kind) and not gpu.error, "status": gpu.status}
     if context.wants_host:
         return info("the user chose the CPU", **evidence)
     if not build.accelerator:
@@ -71,7 +66,7 @@ def mapping(context: Context) -> Finding:
     """The registration of a file's pages with CUDA, which the `mapped` backend needs, and the rate of their copies."""
     gpu = context.gpu
     evidence: dict[str, Any] = {
-        "registered": gpu.registered, "error": gpu.register_error, "slow": gpu.slow, "coherent": gpu.coherent,
+        "registered": gpu.registered, "slow": gpu.slow, "coherent": gpu.coherent,
         "mapped_rate": gpu.mapped_rate, "pinned_rate": gpu.pinned_rate,
     }  # fmt: skip
     mapped, pinned = (f"{rate / 1e9:.3g} GB/s" for rate in (gpu.mapped_rate, gpu.pinned_rate))
@@ -96,19 +91,18 @@ def bar1(context: Context) -> Finding:
     """The size and the free part of BAR1, the window of the GPU's memory that drives write into."""
     gpu, total = context.gpu, context.gpu.bar1_bytes or _bar1_by_sysfs(context)
     free = gpu.bar1_free if gpu.bar1_bytes else None
-    evidence: dict[str, Any] = {"bytes": total, "free_bytes": free}
     if not total:
-        return info("the size of BAR1 is not visible", **evidence)
+        return info("the size of BAR1 is not visible")
     if total < _SMALL_BYTES:
         fix = Fix("Turn on Resizable BAR and Above 4G Decoding in the firmware", "root", "a reboot")
-        return trouble(context, f"BAR1 has {format_bytes(total)}, too little for cuFile's buffers", fix, **evidence)
+        return trouble(context, f"BAR1 has {format_bytes(total)}, too little for cuFile's buffers", fix)
     static = "RMForceStaticBar1=1" in (registry_dwords(context) or "")  # then all of it is in use, and shared
     if free is not None and free < _FEW_BYTES and not static:
         fix = Fix("End the processes that use BAR1", commands=("nvidia-smi -q -d MEMORY,PIDS",))
         message = f"only {format_bytes(free)} of {format_bytes(total)} of BAR1 are free: cuFile cannot register memory"
-        return trouble(context, message, fix, **evidence)
+        return trouble(context, message, fix)
     left = f", {format_bytes(free)} free" if free is not None and not static else ""
-    return ok(f"BAR1 has {format_bytes(total)}{left}", **evidence)
+    return ok(f"BAR1 has {format_bytes(total)}{left}")
 
 
 def _bar1_by_sysfs(context: Context) -> int:
@@ -123,17 +117,17 @@ def _bar1_by_sysfs(context: Context) -> int:
 def part(context: Context) -> Finding:
     """MIG and vGPU: a part of a GPU, which its name shows."""
     name = context.gpu_name()
-    evidence = {"mig": " MIG " in f"{name} ", "virtual": bool(_VIRTUAL.search(name))}
-    if evidence["virtual"] and _BEFORE_ADA.search(name):
+    virtual = bool(_VIRTUAL.search(name))
+    if virtual and _BEFORE_ADA.search(name):
         fix = Fix("Pass a whole GPU through to the machine, or use Ada or later", "root", "a new virtual machine")
         message = f"{clip(name)} is a vGPU of a model before Ada, which GDS does not support"
-        return trouble(context, message, fix, **evidence)
-    if evidence["mig"]:
+        return trouble(context, message, fix)
+    if " MIG " in f"{name} ":
         message = f"{clip(name)} is a MIG slice, on which NVIDIA does not document GDS: see cufile.probe"
-        return info(message, **evidence)
-    if evidence["virtual"]:
-        return info(f"{clip(name)} is a vGPU: GDS needs the open driver", **evidence)
-    return ok("neither MIG nor vGPU", **evidence)
+        return info(message)
+    if virtual:
+        return info(f"{clip(name)} is a vGPU: GDS needs the open driver")
+    return ok("neither MIG nor vGPU")
 
 
 CHECKS = (

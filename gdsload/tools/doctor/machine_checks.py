@@ -12,22 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from gdsload.system.probe.tree import Tree
-from gdsload.system.ram import cgroup_limit, control_groups, meminfo, memory_room
+from gdsload.system.ram import control_groups, meminfo, memory_room
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.block import Volume
-from gdsload.tools.doctor.context import Context, container_signs, on_each, trouble
-from gdsload.tools.doctor.finding import Finding, Fix, clip, info, ok, unknown, warning
+from gdsload.tools.doctor.context import Context, on_each, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, info, ok, unknown, warning
 
 _FEW = 4
 """Processors below which a time limit slows the threads that read."""
-
-
-def container(context: Context) -> Finding:
-    """Signs of a container."""
-    signs = container_signs(context.system)
-    if not signs:
-        return ok("no sign of a container", signs=[])
-    return info(f"this is a container ({', '.join(signs)}): it may hide parts of the machine", signs=signs)
 
 
 def wsl(context: Context) -> Finding:
@@ -35,9 +27,9 @@ def wsl(context: Context) -> Finding:
     tree = context.system.tree
     release = tree.text("/proc/sys/kernel/osrelease", 256) or ""
     if "microsoft" not in release.lower() and not tree.exists("/dev/dxg"):
-        return ok("not WSL", release=clip(release))
+        return ok("not WSL")
     fix = Fix("Run on Linux itself; in WSL keep the data in its own file system, not under /mnt")
-    return warning("this is WSL, where cuFile cannot use DMA", fix, release=clip(release))
+    return warning("this is WSL, where cuFile cannot use DMA", fix)
 
 
 def processors(context: Context) -> Finding:
@@ -48,15 +40,14 @@ def processors(context: Context) -> Finding:
     allowed = int(mask[1].replace(",", "") or "0", 16).bit_count() if mask else None
     quota = min(_quotas(tree), default=None)
     usable = min((count for count in (allowed, quota) if count), default=None)
-    evidence: dict[str, Any] = {"allowed": allowed, "quota": quota}
     if usable is None:
-        return unknown("the number of CPU cores for this process cannot be read", **evidence)
+        return unknown("the number of CPU cores for this process cannot be read")
     if quota is not None and quota == usable:
         message = f"the control group limits this process to {quota:g} CPU cores (cpu.max)"
         line = "# docker run --cpus 8 ...   or Kubernetes: resources: {limits: {cpu: 8}}"
         fix = Fix("Give the container 8 CPU cores per GPU", "container", "a container restart", (line,))
-        return (warning if context.has_gpu and quota < _FEW else info)(message, fix, **evidence)
-    return ok(f"{usable:g} CPU cores", **evidence)
+        return (warning if context.has_gpu and quota < _FEW else info)(message, fix)
+    return ok(f"{usable:g} CPU cores")
 
 
 def _quotas(tree: Tree) -> Iterator[float]:
@@ -71,8 +62,7 @@ def _quotas(tree: Tree) -> Iterator[float]:
 def page_cache(context: Context) -> Finding:
     """The room in the page cache, and whether the data fit into it."""
     room, size = memory_room(context.system.tree), context.place.nbytes
-    limit = cgroup_limit(context.system.tree)
-    evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "cgroup_bytes": limit, "fits": None}
+    evidence: dict[str, Any] = {"room_bytes": room, "data_bytes": size, "fits": None}
     if room is None:
         return unknown("the size of the memory cannot be read", **evidence)
     limited = " (the control group has no more)" if room != meminfo(context.system.tree, "MemAvailable") else ""
@@ -120,7 +110,6 @@ def drives(context: Context, volume: Volume) -> Finding:
 
 
 CHECKS = (
-    ("machine.container", container),
     ("machine.wsl", wsl),
     ("machine.processors", processors),
     ("memory.page-cache", page_cache),

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from gdsload.tools.doctor.context import Check, Context
-from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok, warning
+from gdsload.tools.doctor.context import Check, Context, trouble
+from gdsload.tools.doctor.finding import Finding, Fix, clip, error, info, ok
 from gdsload.tools.doctor.system import MODULES
 
 _MAJOR = re.compile(r"-cu(?:da)?(\d{2})x?$")
 _NEEDED_FOR = {
     "cupy": "gathers that use only a few multiprocessors of the GPU",
-    "kvikio": "comparisons with its reads",
     "cuda-bindings": "the gds backend and cuFile's counters",
 }
 
@@ -26,41 +25,30 @@ def extra(context: Context) -> Fix:
     return Fix("Install gdsload's packages for CUDA", commands=(line,))
 
 
-def _versions(context: Context, package: str) -> dict[str, str]:
-    found = context.system.calls.distributions()
-    plain = re.compile(rf"{package.replace('-', '[-_]')}(-cu(da)?\d+x?)?")
-    return {name: version for name, version in found.items() if plain.fullmatch(name)}
-
-
 def _package(context: Context, package: str) -> Finding:
     """A package: installed once, importable, and built for torch's CUDA."""
-    versions = _versions(context, package)
-    needed = _NEEDED_FOR[package]
+    plain = re.compile(rf"{package.replace('-', '[-_]')}(-cu(da)?\d+x?)?")
+    found = context.system.calls.distributions()
+    versions = {name: version for name, version in found.items() if plain.fullmatch(name)}
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    evidence: dict[str, Any] = {"installed": versions, "works": False, "error": ""}
+    evidence: dict[str, Any] = {"works": False}
     if not versions:
-        message = f"{package} is not installed (needed for {needed})"
-        if context.has_gpu and package != "kvikio":
-            return warning(message, extra(context), **evidence)
-        return info(message, **evidence)
-    again = (f"pip uninstall -y {' '.join(versions)}", *extra(context).commands)
-    if len(versions) > 1 and package == "cupy":
-        evidence["error"] = "more than one cupy is installed"
-        fix = Fix("Uninstall all of them, and install the right one", commands=again)
-        return error(f"more than one cupy is installed, which breaks it: {named}", fix, **evidence)
+        message = f"{package} is not installed (needed for {_NEEDED_FOR[package]})"
+        return trouble(context, message, extra(context) if context.has_gpu else "", **evidence)
     broken = context.system.calls.import_error(MODULES[package])
-    evidence |= {"works": not broken, "error": clip(broken, 300)}
     wanted = context.torch.cuda.partition(".")[0]
-    if wanted and any(major not in ("", wanted) for major in _majors(package, versions)):
-        fix = Fix(f"Install the package for CUDA {wanted}", commands=again)
-        return warning(f"{named} is for another CUDA than torch, which is built for CUDA {wanted}", fix, **evidence)
-    if not broken:
+    wrong = f"{named} cannot be imported: {clip(broken, 160)}" if broken else ""
+    if len(versions) > 1 and package == "cupy":
+        wrong = broken = f"more than one cupy is installed, which breaks it: {named}"
+    elif wanted and any(major not in ("", wanted) for major in _majors(package, versions)):
+        wrong = f"{named} is for another CUDA than torch, which is built for CUDA {wanted}"
+    evidence = {"works": not broken}
+    if not wrong:
         return ok(named, **evidence)
-    message = f"{named} cannot be imported: {clip(broken, 160)}"
-    if context.has_gpu:
-        line = f"pip install --force-reinstall {' '.join(versions)}"
-        return error(message, Fix("Reinstall it", commands=(line,)), **evidence)
-    return info(message, **evidence)
+    if not context.has_gpu:
+        return info(wrong, **evidence)
+    lines = (f"pip uninstall -y {' '.join(versions)}", *extra(context).commands)
+    return error(wrong, Fix("Uninstall it, and install the right one", commands=lines), **evidence)
 
 
 def _majors(package: str, versions: dict[str, str]) -> Iterator[str]:

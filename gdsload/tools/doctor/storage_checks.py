@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
+from gdsload.system.probe.mounts import Mount
 from gdsload.system.units import format_bytes
 from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Context, on_each, trouble
@@ -13,16 +13,13 @@ from gdsload.tools.doctor.finding import REBOOT, Finding, Fix, clip, error, info
 
 _SUPPORTED = ("lustre", "wekafs", "gpfs", "beegfs", "panfs", "scatefs", "virtiofs")
 """Besides ext4, XFS and NFS over RDMA; from the GPUDirect Storage documentation."""
-_SIZES = ("{} KiB a request", "read-ahead {} KiB", "blocks of {} bytes")
 _LAYERED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 
 
 def path(context: Context) -> Finding:
     """The path itself, and its shards."""
     place = context.place
-    evidence: dict[str, Any] = {
-        "path": place.path, "exists": place.exists, "shards": place.shards, "bytes": place.nbytes, "lost": place.lost
-    }  # fmt: skip
+    evidence = {"shards": place.shards, "bytes": place.nbytes, "lost": place.lost}
     name = clip(place.path)
     if place.exists is None:
         fix = Fix("Check whether its file system hangs", "root", "", ("sudo dmesg | tail -50",))
@@ -41,16 +38,13 @@ def filesystem(context: Context, volume: Volume) -> Finding:
     """The file system, and whether cuFile can read it by DMA."""
     mount, in_memory = volume.mount, volume.in_memory
     if mount is None:
-        return unknown("the file system is not in the mount table", kind="", options=[])
-    evidence: dict[str, Any] = {
-        "kind": mount.kind, "point": mount.point, "root": mount.root, "source": mount.source,
-        "options": list(mount.options), "bind": mount.root != "/", "in_memory": in_memory,
-    }  # fmt: skip
+        return unknown("the file system is not in the mount table")
+    evidence: dict[str, Any] = {"options": list(mount.options), "in_memory": in_memory}
     name = f"{clip(mount.kind, 30)} on {clip(mount.point)}"
     given = ", and give the container that folder as a volume" if context.container else ""
     local = Fix(f"Put the data on a local ext4 (with data=ordered) or XFS{given}")
     if mount.kind == "ext4":
-        return _ext4(context, name, evidence)
+        return _ext4(context, name, mount)
     if mount.kind == "xfs":
         return ok(f"{name}: cuFile supports it", **evidence)
     if mount.kind in _LAYERED:
@@ -68,25 +62,25 @@ def filesystem(context: Context, volume: Volume) -> Finding:
     return trouble(context, f"{name}: cuFile cannot read this file system by DMA", local, **evidence)
 
 
-def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
+def _ext4(context: Context, name: str, mount: Mount) -> Finding:
     """Ext4 in ordered mode, by the mount table.
 
     The table leaves the mode out where it is the default, and cuFile looks only there. By Linux' fs/ext4/super.c it is
     shown if it was given when the file system was mounted; a remount changes nothing.
     """
-    mode = next((option for option in evidence["options"] if option.startswith("data=")), "")
-    evidence["data"] = mode[5:]
+    mode = next((option for option in mount.options if option.startswith("data=")), "")
+    evidence = {"options": list(mount.options)}
     if mode == "data=ordered":
         return ok(f"{name}, data=ordered: cuFile supports it", **evidence)
     if mode:
         fix = Fix("Mount it with data=ordered", "root", "unmounting it")
         return trouble(context, f"{name}, {clip(mode)}: cuFile requires data=ordered", fix, **evidence)
-    point, message = str(evidence["point"]), f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
-    source, where, price = quoted(evidence["source"]), quoted(point), "unmounting it, but no reboot"
+    point, message = mount.point, f"{name}: data=ordered is not in the mount table, so cuFile refuses DMA"
+    source, where, price = quoted(mount.source), quoted(point), "unmounting it, but no reboot"
     mounted = f"mount -o data=ordered {source}"
     lines: tuple[str, ...] = (f"sudo umount {where}", f"sudo {mounted} {where}", "# permanently: /etc/fstab")
     does = f"Mount {clip(point)} with data=ordered"
-    if context.container or evidence["bind"]:
+    if context.container or mount.root != "/":
         does = f"Mount {source} with data=ordered{', on the host' * bool(context.container)}"
         lines = (f"# where it is mounted: umount, then {mounted} (permanently: /etc/fstab)",)
     elif point == "/":
@@ -99,13 +93,12 @@ def _ext4(context: Context, name: str, evidence: dict[str, Any]) -> Finding:
 def direct_io(_context: Context, volume: Volume) -> Finding:
     """Direct I/O: reads that bypass the page cache."""
     trial = volume.trial
-    evidence: dict[str, Any] = {"works": trial.direct, "error": trial.direct_error, "file": trial.file}
     if trial.direct is None:
-        return unknown("direct I/O was not tried: there is no file here, and none can be created", **evidence)
+        return unknown("direct I/O was not tried: there is no file here, and none can be created")
     if not trial.direct:
         fix = "Use ext4 or XFS with blocks of 4096 bytes, since cold reads through the page cache are slower"
-        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix, **evidence)
-    return ok("direct I/O works", **evidence)
+        return warning(f"direct I/O does not work here ({clip(trial.direct_error)})", fix)
+    return ok("direct I/O works")
 
 
 def drives(context: Context, volume: Volume) -> Finding:
@@ -126,53 +119,39 @@ def drives(context: Context, volume: Volume) -> Finding:
     return ok(f"{message}, which nvidia-fs reads by DMA" if between else message, **evidence)
 
 
-def facts(context: Context) -> Finding:
-    """Facts about the drives that explain their throughput, and PCIe links with fewer lanes than possible."""
-    tree, said, narrow = context.system.tree, [], []
+def link(context: Context) -> Finding:
+    """The PCIe links of the drives: one with fewer lanes than possible is slower."""
+    tree, known, narrow = context.system.tree, [], []
     for block in context.place.drives:
-        queue = f"{block.path.rpartition('/')[0] if block.partition else block.path}/queue"
-        link = f"/sys/bus/pci/devices/{block.pci}" if block.pci else ""
-        speed, width, most = (
-            tree.text(f"{link}/{name}", 64) or "" if link else ""
-            for name in ("current_link_speed", "current_link_width", "max_link_width")
-        )
-        chosen = re.search(r"\[([\w-]{1,32})\]", tree.text(f"{queue}/scheduler", 256) or "")
-        sizes = [tree.number(f"{queue}/{name}") for name in ("max_sectors_kb", "read_ahead_kb", "logical_block_size")]
-        words = [
-            f"{clip(speed, 20)} x{clip(width, 4)}" if speed and width else "",
-            f"scheduler {chosen[1]}" if chosen else "",
-            *(text.format(size) for text, size in zip(_SIZES, sizes, strict=True) if size is not None),
-        ]
-        if any(words):
-            said.append(f"{block.name}: {', '.join(filter(None, words))}")
+        folder = f"/sys/bus/pci/devices/{block.pci}"
+        names = ("current_link_speed", "current_link_width", "max_link_width")
+        speed, width, most = (clip(tree.text(f"{folder}/{name}", 64) or "", 20) if block.pci else "" for name in names)
+        if speed and width:
+            known.append(f"{block.name}: {speed} x{width}")
         if width.isdecimal() and most.isdecimal() and int(width) < int(most):
-            narrow.append(f"{block.name} has {clip(width)} of {clip(most)} lanes")
+            narrow.append(f"{block.name} has {width} of {most} lanes")
     if narrow:
         return warning(f"{', '.join(narrow)}, so it reads slower", "Check the slot of the drive, and reseat it")
-    return ok("; ".join(said)) if said else info("no more facts about the drives are visible")
+    return ok("; ".join(known)) if known else info("the PCIe links of the drives are not visible")
 
 
 def extents(context: Context, volume: Volume) -> Finding:
     """Holes and unwritten extents in one file: cuFile reads files that have them through the CPU."""
     trial = volume.trial
-    evidence: dict[str, Any] = {"holes_bytes": trial.holes, "unwritten_bytes": trial.unwritten, "file": trial.file}
-    if trial.holes is None or trial.unwritten is None:
-        return info("the extents of a file cannot be read", **evidence)
-    if not trial.holes and not trial.unwritten:
-        return ok("a file here has neither holes nor unwritten extents", **evidence)
-    name, parts = clip(trial.file), ((trial.holes, "holes"), (trial.unwritten, "unwritten extents"))
-    found = " and ".join(f"{format_bytes(nbytes)} of {word}" for nbytes, word in parts if nbytes)
+    if trial.hole is None:
+        return ok("a file here shows no hole and no unwritten extent")
     files = f"{quoted(os.path.dirname(trial.file))}/*.safetensors"
     line = f'for file in {files}; do cp --sparse=never "$file" "$file.new" && mv "$file.new" "$file"; done'
     fix = Fix("Rewrite the files without holes", commands=(line,))
-    return trouble(context, f"{name} has {found}, which cuFile reads through the CPU", fix, **evidence)
+    message = f"{clip(trial.file)} has a hole or unwritten extent at byte {trial.hole}: cuFile reads it through the CPU"
+    return trouble(context, message, fix)
 
 
 CHECKS = (
     ("storage.path", path),
     ("storage.filesystem", on_each(filesystem)),
     ("storage.drives", on_each(drives)),
-    ("storage.facts", facts),
+    ("storage.link", link),
     ("storage.extents", on_each(extents)),
     ("storage.direct-io", on_each(direct_io)),
 )

@@ -21,9 +21,9 @@ from gdsload.system.probe.process import END_WITH_PARENT, answer_of, module_comm
 from gdsload.system.probe.tree import Tree
 from gdsload.tools.doctor.trials import FileTrial, GpuTrial, try_file
 
-MODULES = {"cupy": "cupy", "kvikio": "kvikio", "cuda-bindings": "cuda.bindings"}
+MODULES = {"cupy": "cupy", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
-_DISTRIBUTIONS = ("cupy", "kvikio", "cuda-bindings", "cuda_bindings")
+_DISTRIBUTIONS = ("cupy", "cuda-bindings", "cuda_bindings")
 _IMPORT_TIMEOUT_S = 20.0
 _probe = partial(ask_cufile, despite_bugs=True)
 

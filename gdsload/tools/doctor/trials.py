@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
-import functools
 import mmap
 import os
-import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 TRIED_BYTES = 4096
 """The bytes of a direct read: the alignment of fields in shards."""
-_FS_IOC_FIEMAP = 0xC020660B
-_MAP, _EXTENT = struct.Struct("=QQIIII"), struct.Struct("=QQQQQI3I")
-_SYNC, _UNWRITTEN, _EXTENTS = 1, 0x800, 1024
 _MADE_BYTES = 2**20
+_PREFIX = ".gdsload-trial-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +22,14 @@ class GpuTrial:
 
     Attributes:
         kind: ``cuda``, ``hip``, another accelerator's name as torch has it, or empty for none.
-        name: the device's name.
         address: its PCI address, such as ``0000:3b:00.0``, or empty.
-        total_bytes: its memory.
         error: the reason why it cannot be used, or empty.
         registered: whether a page of a file, mapped read-only, can be registered with CUDA; None if not tried.
-        register_error: CUDA's error if it cannot.
         mapped_rate: bytes per second of the GPU's copies from pages of a file; 0 if not measured.
         pinned_rate: the same from pinned memory.
         coherent: whether CPU and GPU have coherent memory.
         slow: whether they have, and `mapped_rate` is too low for the `mapped` backend.
-        bar1_bytes: the size of BAR1 by NVML; 0 if unknown.
-        bar1_free: the free part of it.
+        bar1_bytes: the size of BAR1 by NVML, of which `bar1_free` are free; 0 if unknown.
         status: the end of the process that tried it: ``ok``, ``timeout``, ``crashed`` or ``skipped``.
     """
 
@@ -63,22 +54,18 @@ class FileTrial:
     """The result of a direct read of a file.
 
     Attributes:
-        file: the file; empty if there was none.
         direct: whether an O_DIRECT read of aligned bytes worked; None if it was not tried.
-        direct_error: the error if it did not.
-        holes: bytes of the file without an extent; None if the file system does not report extents.
-        unwritten: bytes of the file in unwritten extents; None likewise.
+        hole: where its first hole or unwritten extent begins; None if the file system reports none.
     """
 
     file: str = ""
     direct: bool | None = None
     direct_error: str = ""
-    holes: int | None = None
-    unwritten: int | None = None
+    hole: int | None = None
 
 
 def try_file(file: str) -> FileTrial:
-    """Read a file with O_DIRECT, and get its extents. May block as long as the file system does."""
+    """Read a file with O_DIRECT, and look for holes. May block as long as the file system does."""
     with mmap.mmap(-1, TRIED_BYTES) as memory, memoryview(memory) as view:
         step = "open"
         try:
@@ -86,33 +73,12 @@ def try_file(file: str) -> FileTrial:
             try:
                 step = "read"
                 os.preadv(fd, [view], 0)
-                return FileTrial(file, True, "", *_extents(fd))
+                hole = os.lseek(fd, 0, os.SEEK_HOLE)
+                return FileTrial(file, True, "", hole if hole < os.fstat(fd).st_size else None)
             finally:
                 os.close(fd)
         except OSError as error:
             return FileTrial(file, False, f"{step}: {error.strerror}")
-
-
-def _extents(fd: int) -> tuple[int | None, int | None]:
-    """Bytes of a file in holes, and in unwritten extents (linux/fiemap.h)."""
-    size, there, unwritten, start = os.fstat(fd).st_size, 0, 0, 0
-    try:
-        while start < size:
-            asked = bytearray(_MAP.size + _EXTENTS * _EXTENT.size)
-            _MAP.pack_into(asked, 0, start, size - start, _SYNC, 0, _EXTENTS, 0)
-            fcntl.ioctl(fd, _FS_IOC_FIEMAP, asked)
-            count = _MAP.unpack_from(asked)[3]
-            for index in range(count):
-                logical, _, nbytes, _, _, flags, *_ = _EXTENT.unpack_from(asked, _MAP.size + index * _EXTENT.size)
-                inside = min(logical + nbytes, size) - max(logical, start)
-                there += inside
-                unwritten += inside * bool(flags & _UNWRITTEN)
-                start = logical + nbytes
-            if count < _EXTENTS:
-                break
-    except (OSError, struct.error):
-        return None, None
-    return size - there, unwritten
 
 
 @contextlib.contextmanager
@@ -121,31 +87,15 @@ def temporary_file(folder: str) -> Iterator[str]:
 
     May wait as long as the file system does.
     """
-    path = _make(folder)
-    # The context may be held by a daemon thread, which is killed without cleanup when the main thread ends.
-    remove = functools.partial(_remove, path)
-    atexit.register(remove)
-    try:
-        yield path
-    finally:
-        remove()
-        atexit.unregister(remove)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-
-
-def _make(folder: str) -> str:
-    path = ""
-    try:
-        fd, path = tempfile.mkstemp(prefix=".gdsload-trial-", dir=folder)
-        with open(fd, "wb") as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=_PREFIX, dir=folder, buffering=0))
+            # A daemon thread that holds the context is killed without cleanup when the main thread ends.
+            atexit.register(file.close)
+            stack.callback(atexit.unregister, file.close)
             file.write(os.urandom(_MADE_BYTES))
-            file.flush()
             os.fsync(file.fileno())
-    except OSError:
-        _remove(path)
-        return ""
-    return path
+        except OSError:
+            yield ""
+            return
+        yield file.name

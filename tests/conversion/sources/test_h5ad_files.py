@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import gdsload
 from gdsload.conversion.recognise import recognise
@@ -126,18 +125,6 @@ def test_what_is_wrong_with_other_columns_does_not_matter(tmp_path, converted, s
     assert list(dataset.metadata["classes"]) == ["type"]
 
 
-def test_one_copy_of_lengths_in_shards(tmp_path):
-    gdsload.convert(write(tmp_path / "a.h5ad"), tmp_path / "out", workers=1, fields=["indices", "values", "type"])
-    dataset = gdsload.ShardDataset(tmp_path / "out")
-    assert {name: field.shape for name, field in dataset.schema.items()} == {
-        "indices": (None,), "values": (None,), "type": ()
-    }  # fmt: skip
-    assert dataset[2]["values"].tolist() == []
-    assert np.array_equal(dataset[3]["indices"].numpy(), np.nonzero(MATRIX[3])[0])
-    names = load_file(next((tmp_path / "out").glob("*.safetensors")))
-    assert sum("offsets" in name for name in names) == 1
-
-
 def test_files_follow_each_other_if_they_have_the_same_genes(tmp_path, samples_in):
     for number in (2, 10):
         write(tmp_path / f"{number}.h5ad", columns={"n": np.full(CELLS, number)})
@@ -145,16 +132,6 @@ def test_files_follow_each_other_if_they_have_the_same_genes(tmp_path, samples_i
     write(tmp_path / "3.h5ad", matrix=MATRIX[:, :5], columns={"n": np.full(CELLS, 3)})
     with pytest.raises(FormatError, match="different numbers of genes: 7 in 2.h5ad, 5 in 3.h5ad"):
         H5adSource(str(tmp_path)).parts(1)
-
-
-def test_a_cell_without_a_number_is_at_fault_alone(tmp_path, left_out):
-    mask = np.arange(CELLS) == 4
-    path = write(tmp_path / "a.h5ad", columns={
-        "n": {"type": "nullable-integer", "values": np.arange(CELLS), "mask": mask},
-        "whole": {"type": "nullable-boolean", "values": mask, "mask": np.zeros(CELLS, bool)},
-    })  # fmt: skip
-    dataset = left_out(path, {"row 4": "row 4: column 'n' has no value, or one with a hole"})
-    assert [int(dataset[n]["n"]) for n in (3, 4)] == [3, 5]
 
 
 MISSING = {
@@ -179,15 +156,6 @@ def test_a_missing_value_is_refused_or_filled_as_the_error_says(tmp_path, conver
         gdsload.convert(path, tmp_path / "out", workers=1)
     found = converted(path, fill={name: proposed}).column(name)
     assert (found if isinstance(found, list) else found.tolist()) == wanted
-
-
-@pytest.mark.parametrize("fill", [1.5, "a", 300, None])
-def test_what_cannot_fill_a_column(tmp_path, fill):
-    path = write(tmp_path / "a.h5ad", columns={"kind": MISSING["kind"][0]})
-    with pytest.raises(
-        OptionError, match="fill has .* for field 'kind', which is int8: .* Fill it with a value of that type"
-    ):
-        H5adSource(path, fill={"kind": fill}).parts(1)
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,6 @@ def test_classes_order_and_pixels(folder):
         assert np.array_equal(image, np.asarray(Image.open(folder / item.key)).transpose(2, 0, 1))
 
 
-def test_parts_are_as_large_as_the_images_are(folder):
-    """Found out by decoding some; one that cannot be decoded says nothing."""
-    (folder / "2" / "im-1.png").write_bytes(b"none")
-    image = 8 * 12 * 3
-    parts = ImageFolderSource(str(folder)).parts(image * 4)
-    assert [(part.samples, part.nbytes) for part in parts] == [(4, 4 * image)] * 3 + [(1, image)]
-
-
 def test_images_of_another_size_are_refused_where_none_is_resized(folder):
     with pytest.raises(FormatError, match="8 × 12 pixels, not 8 × 8.*resize"):
         made_by(ImageFolderSource(str(folder), size=8, resize="none"))
@@ -64,15 +56,6 @@ def test_a_crop_which_a_size_alone_means_keeps_the_middle(tmp_path, how):
     array[:, 4:8] = 255
     save(tmp_path / "a" / "0.png", array)
     assert (items_of(ImageFolderSource(str(tmp_path), size=4, **how))[0].make()["image"] == 255).all()
-
-
-@pytest.mark.parametrize(
-    ("names", "noted"), [(("images", "masks"), True), (("Labels", "IMG"), True), (("images",), False), ("ab", False)]
-)
-def test_folders_that_may_be_pictures_and_their_masks_are_said(tmp_path, names, noted):
-    for name in names:
-        save(tmp_path / name / "0.png", np.zeros((2, 2, 3), np.uint8))
-    assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
 
 
 def bomb(width, height):

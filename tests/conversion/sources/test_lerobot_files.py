@@ -87,13 +87,6 @@ def test_every_frame_in_order(tmp_path, samples_in, version):
     assert {name: value.shape for name, value in small[0].items()} == {"observation.images.top": (3, 4, 4)}
 
 
-def test_images_kept_as_they_are(tmp_path, converted):
-    dataset = converted(write(tmp_path / "d"), keep_encoded=True)
-    assert dataset.schema["observation.images.top"].kind == "image"
-    assert dataset.column("observation.images.top") == [png(number) for number in range(FRAMES)]
-    assert dataset.column("action").shape == (FRAMES, 2, 2)
-
-
 def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
     features = {**FEATURES, "observation.images.wrist": {"dtype": "video", "shape": [6, 8, 3]}}
     path = write(tmp_path / "d", features=features)
@@ -104,19 +97,13 @@ def test_videos_are_refused_with_the_way_out(tmp_path, samples_in):
 
 def test_splits_are_ranges_of_episodes(tmp_path, samples_in):
     path = write(tmp_path / "d", splits={"train": "0:3", "val": "3:"})
-    with pytest.raises(OptionError, match="several splits: 'train', 'val'. Pass `split='train'"):
-        LeRobotSource(path).parts(1)
-    for target in (100, 2**20):
-        for split, expected in (("train", range(9)), ("val", range(9, 12)), ("all", range(12))):
-            source = LeRobotSource(path, split=split).only(["observation.state"])
-            found = samples_in(source, target)
-            assert [int(one["observation.state"][0]) for one in found] == list(expected)
-            assert sum(part.samples for part in source.parts(target)) == len(expected)
+    for split in (None, "val"):
+        with pytest.raises(OptionError, match="'train', 'val', are ranges of episodes.*`split='all'`"):
+            LeRobotSource(path, split=split).parts(1)
+    assert len(samples_in(LeRobotSource(path, split="all"))) == FRAMES
     with pytest.raises(OptionError, match="no split 'test'.*There are 'train', 'val'"):
         LeRobotSource(path, split="test").parts(1)
-    other = write(tmp_path / "e", splits={"train": "x:y", "val": "1:2"})
-    with pytest.raises(FormatError, match="split 'train' is 'x:y', no range of episodes"):
-        LeRobotSource(other, split="train").parts(1)
+    assert len(samples_in(LeRobotSource(write(tmp_path / "e"), split="train"))) == FRAMES
 
 
 def test_tasks(tmp_path):
@@ -145,7 +132,7 @@ def _replaced(name, values):
     ("change", "match"),
     [
         (_replaced("observation.state", lambda n: [["a", "b", "c"]] * n), "no numbers"),
-        (_replaced("observation.state", lambda n: [None] * n), "of type null"),
+        (_replaced("observation.state", lambda n: [None] * n), "no field can have .*null"),
         (_replaced("observation.images.top", lambda n: [{"bytes": None, "path": "a.png"}] * n), "has no image"),
         (_replaced("observation.images.top", lambda n: [{"bytes": b"x", "path": ""}] * n), "cannot be decoded"),
         (_replaced("observation.images.top", lambda n: [{"bytes": png(0)}] * n), "feature .* has no images"),
@@ -184,18 +171,6 @@ def test_a_value_that_is_missing_or_of_another_shape_is_its_frames_fault(tmp_pat
     path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
     dataset = left_out(path, {"row 1": said}, fields=fields)
     assert dataset.column("frame_index").tolist() == [0, *(n % LENGTH for n in range(2, FRAMES))]
-
-
-def test_what_its_hints_name_are_options(tmp_path, converted):
-    def spoil(columns):
-        time = [0.5, None, *columns["timestamp"][2:].tolist()]
-        return {**columns, "timestamp": pa.array(time, pa.float32())}
-
-    path = write(tmp_path / "d", change=spoil, edges=[(0, FRAMES)])
-    options = {"fill": {"timestamp": "nan"}, "as_json": ["action"], "decimals": "float64"}
-    dataset = converted(path, fields=["timestamp", "action"], **options)
-    assert np.isnan(dataset[1]["timestamp"].item())
-    assert json.loads(dataset[1]["action"]) == [[1, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """LMDB environments, written by the library that owns the format, and damaged ones."""
 
 import io
-import multiprocessing
 import os
 import sys
 
@@ -51,9 +50,7 @@ def test_all_that_is_in_it_in_the_order_of_the_library(tmp_path_factory, samples
             source.parts(4096)
 
 
-def test_a_large_one_without_a_lock(tmp_path, samples_in, monkeypatch):
-    """Long values come one after the other."""
-    monkeypatch.setattr("gdsload.conversion.sources.lmdb_files.AT_ONCE_BYTES", 4000)
+def test_a_large_one_without_a_lock(tmp_path, samples_in):
     values = {b"%06d" % number: os.urandom(number % 500) for number in range(1000)}
     path = write(tmp_path / "l", values)
     (tmp_path / "l" / "lock.mdb").unlink()
@@ -77,7 +74,6 @@ def test_an_environment_of_named_databases_is_refused(tmp_path, samples_in):
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "l", {b"a": b"b"})
-    monkeypatch.setattr(multiprocessing.current_process(), "name", "gdsload-convert")  # which reads by itself
     monkeypatch.setitem(sys.modules, "lmdb", None)
     with pytest.raises(OptionError, match=r'needs lmdb, which cannot be imported.*pip install "gdsload\[convert\]"'):
         LmdbSource(path).parts(1)
@@ -125,9 +121,9 @@ def test_converted_in_processes(tmp_path):
     assert one.column("value") == [b"%d" % number for number in range(600)]
 
 
-def test_damaged_files(tmp_path, survives_damage):
+def test_damaged_files(tmp_path, damaged_in_a_process):
     path = write(tmp_path / "l", {b"%04d" % number: bytes(number * 7 % 9000) for number in range(60)})
-    assert survives_damage(tmp_path / "l" / "data.mdb", lambda: LmdbSource(path)) > 10
+    damaged_in_a_process(tmp_path / "l" / "data.mdb", path)
     for content, match in ((b"", "it is empty"), (b"\0" * 8192, "LMDB file cannot be read: .*MDB_INVALID")):
         (tmp_path / "l" / "data.mdb").write_bytes(content)
         with pytest.raises(FormatError, match=match):

@@ -66,8 +66,6 @@ def test_doubles_that_matlab_has_stored_in_bytes_are_doubles(tmp_path, samples_i
     array = np.arange(COUNT, dtype=np.uint8)[:, None]
     (first, *_) = samples_in(of_class(tmp_path / "a.mat", array, 9, 6))
     assert first["x"].dtype == np.float64
-    with pytest.raises(FormatError, match="variable 'x' has values beyond its class"):
-        samples_in(of_class(tmp_path / "a.mat", np.array([[1.5], [2.0]]), 6, 9))  # uint8, which nobody writes
 
 
 @pytest.mark.parametrize("form", ["5", "7.3"])
@@ -107,9 +105,9 @@ def test_nothing_of_other_files_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_damaged_files(tmp_path, survives_damage, packed):
+def test_damaged_files(tmp_path, damaged_in_a_process, packed):
     io.savemat(tmp_path / "a.mat", {"x": RNG.random((20, 3)), "y": np.arange(20)[:, None]}, do_compression=packed)
-    assert survives_damage(tmp_path / "a.mat", lambda: MatSource(str(tmp_path / "a.mat")), 40) > 8
+    damaged_in_a_process(tmp_path / "a.mat", tmp_path / "a.mat")
 
 
 def test_what_is_no_file_of_version_5(tmp_path):
@@ -123,14 +121,6 @@ def test_what_is_no_file_of_version_5(tmp_path):
         (tmp_path / "a.mat").write_bytes(content)
         with pytest.raises(FormatError, match=match):
             MatSource(str(tmp_path / "a.mat")).parts(1)
-
-
-def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):
-    path = str(tmp_path / "a.mat")
-    io.savemat(path, {"x": np.zeros((5, 2)), "y": np.arange(5)[None]})
-    with pytest.raises(FormatError, match=r"variable 'y' is a row of 5 values, .* Pass `last=\['y'\]`"):
-        MatSource(path).parts(1)
-    assert [one["y"].tolist() for one in samples_in(MatSource(path, last=["y"]))] == [[n] for n in range(5)]
 
 
 def test_variables_that_come_twice(tmp_path, samples_in):

@@ -141,17 +141,6 @@ def test_pictures_are_decoded_and_bytes_are_what_they_are_said_to_be(tmp_path, s
     assert kept["raw"] == pixels.tobytes()
 
 
-def test_images_kept_as_they_are_and_one_channel(tmp_path, converted, samples_in):
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 8), np.uint8)
-    files = [image_file(pixels, kind) for kind in ("PNG", "JPEG")]
-    path = write(tmp_path / "a.tfrecord", [{"image": [one], "n": ints(1)} for one in files])
-    dataset = converted(path, keep_encoded=True)
-    assert dataset.schema["image"].kind == "image"
-    assert dataset.column("image") == files
-    assert dataset.column("image.height").tolist() == [6, 6]
-    assert np.array_equal(samples_in(TfRecordSource(path))[0]["image"], pixels[None])
-
-
 def test_what_no_field_can_have_is_refused_with_the_way_out(tmp_path, samples_in):
     path = write(tmp_path / "a.tfrecord", [{"x": ints(1), "names": [b"a", b"b"]}])
     with pytest.raises(FormatError, match=r"feature 'names' has several strings.*fields="):

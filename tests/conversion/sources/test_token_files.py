@@ -3,11 +3,8 @@
 import os
 import pickle
 import struct
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +15,7 @@ from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.token_files import TokenSource
 from gdsload.errors import FormatError, OptionError
 from gdsload.tools.cli import main
-from tests.conversion.reading import plain, rows_of
+from tests.conversion.reading import rows_of
 
 END = 7
 
@@ -69,17 +66,6 @@ def test_a_flat_file_without_ends_is_packed_as_one_document(tmp_path):
     assert [dataset[n]["cu_seqlens"].tolist() for n in range(3)] == [[0, 30]] * 3
 
 
-def test_documents_of_other_kinds_beside_it_are_noted(tmp_path):
-    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    np.save(tmp_path / "b.npy", np.arange(3))
-    (tmp_path / "c.jsonl").write_text("[1, 2]\n")
-    notes = TokenSource(str(tmp_path), dtype="uint16", each="document").notes()
-    assert [note.split(":")[0] for note in notes] == [
-        "1 file is left out, 'b.npy' first",
-        "1 file is left out, 'c.jsonl' first",
-    ]
-
-
 def test_a_flat_file_without_ends_is_a_row_of_which_windows_take_every_stretch(tmp_path):
     """nanoGPT's train.bin: x is a stretch of it, y the same one token later."""
     tokens = np.random.default_rng(0).integers(0, 50_257, 1000).astype(np.uint16)
@@ -109,38 +95,6 @@ def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(tm
     assert documents_of(source, 12) == list(range(30))
     assert {part.samples for part in source.parts(12)} == {3, 1}
     assert source.describe() != TokenSource(str(tmp_path), dtype="int32", each="document").describe()
-
-
-def test_the_same_blocks_from_every_kind_of_source(tmp_path):
-    """Whatever holds the documents, and however it is cut into parts."""
-    rng, end = np.random.default_rng(0), END + 100
-    documents = [rng.integers(0, 99, rng.integers(0, 40)).astype(np.int32) for _ in range(30)]
-    row = np.concatenate([np.append(document, end) for document in documents]).astype(np.int32)
-    column = pa.array([document.tolist() for document in documents], pa.list_(pa.int32()))
-    pq.write_table(pa.table({"tokens": column, "n": np.arange(30)}), tmp_path / "t.parquet", row_group_size=9)
-    (tmp_path / "arrays").mkdir()
-    for number, document in enumerate(documents):
-        np.save(tmp_path / "arrays" / f"{number}.npy", document)
-    (tmp_path / "t.jsonl").write_text("".join(f"{document.tolist()}\n" for document in documents))
-    row.tofile(tmp_path / "t.bin")
-    gdsload.convert(tmp_path / "t.parquet", tmp_path / "shards", workers=1)
-    pack, found = {"field": "tokens", "length": 64, "pad": 0}, []
-    for name, options in (
-        ("t.bin", {"dtype": "int32", "end": end}),
-        ("t.parquet", {}),
-        ("arrays", {"kind": "numpy", "each": "file"}),
-        ("t.jsonl", {}),
-        ("shards", {}),
-    ):
-        ended = pack if "end" in options else {**pack, "eos": end}
-        ended = {**ended, "field": "array"} if name == "arrays" else ended
-        with ThreadPoolExecutor(3) as executor:
-            how = {"pack": ended, "shard_bytes": 1500, "executor": executor, **options}
-            gdsload.convert(tmp_path / name, tmp_path / f"packed {name}", **how)
-        blocks = gdsload.ShardDataset(tmp_path / f"packed {name}")
-        found.append([{one.replace("array", "tokens"): ids for one, ids in plain(block).items()} for block in blocks])
-    assert found[1:] == [found[0]] * 4
-    assert np.array_equal(np.concatenate([block["tokens"] for block in found[0]])[: len(row)], row)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import io
 import os
 import pathlib
 import pickle
-import re
 import shutil
 import subprocess
 import tarfile
@@ -71,7 +70,7 @@ def test_packed(tmp_path, suffix):
 
 
 def test_names(tmp_path):
-    members = [("./a.JSON", b"{ }"), ("./a.x.y.Cls", b" 7\n"), ("README", b""), (".hidden", b""), ("d.e/b.txt", b"t")]
+    members = [("./a.JSON", b"{ }"), ("./a.x.y.Cls", b" 7\n"), ("._README", b""), (".hidden", b""), ("d.e/b.txt", b"t")]
     found = [item.make() for item in items_of(TarSource(pack(tmp_path / "a.tar", members)))]
     assert found == [{"key": "./a", "json": "{ }", "x_y_cls": 7}, {"key": "d.e/b", "txt": "t"}]
 
@@ -98,9 +97,8 @@ def test_what_has_no_content_spoils_its_sample_and_nothing_is_put_on_disk(tmp_pa
     reasons = {f"{number}": f"'{number}.txt' is {why}" for number, (_, why) in enumerate(WITHOUT_CONTENT)}
     assert list(left_out(tmp_path / "a.tar", reasons)) == [{"key": "../../evil", "txt": "ok"}]
     assert os.listdir(tmp_path) == ["a.tar"]
-    with pytest.raises(FormatError, match="a link to '/etc/passwd', which is not followed") as caught:
+    with pytest.raises(FormatError, match="a link to '/etc/passwd', which is not followed"):
         items_of(TarSource(str(tmp_path / "a.tar")))[0].make()
-    assert "tar -x" not in str(caught.value)  # that would pack the file that the link leads to
 
 
 class Evil:
@@ -165,12 +163,10 @@ def test_cut_short_anywhere(tmp_path, packed):
     whole = gzip.compress(whole) if packed else whole
     for end in [*range(0, len(whole), 197), len(whole) - 3]:
         pathlib.Path(file).write_bytes(whole[:end])
-        if end % 512 == 0 and not packed and end:
-            continue
         if end > contents and not packed:  # of the zeros at the end
             assert len(items_of(TarSource(file))) == 4
             continue
-        with pytest.raises(FormatError, match="cannot be read"):
+        with pytest.raises(FormatError, match="cannot be read|no mark at its end"):
             items_of(TarSource(file))
     if packed:
         pathlib.Path(file).write_bytes(whole[:900] + bytes([whole[900] ^ 1]) + whole[901:])
@@ -300,12 +296,6 @@ def written(folder, content, packed=False):
     return path
 
 
-def run(error):
-    """Run the command that an error has in backticks, as it is pasted into a shell; its exit status."""
-    (command,) = re.findall("`((?:mkdir|head|gzip) [^`]*)`", str(error))
-    return subprocess.run(command, shell=True, check=False, stderr=subprocess.DEVNULL).returncode
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("tars")
@@ -321,18 +311,12 @@ def test_an_archive_is_read_whatever_zeros_fill_it_up(place, contents, zeros, pa
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("zeros", [0, 700, 20_000])
 @pytest.mark.parametrize("second", [archive([("0.txt", b"b")]), b"x", b"PK\3\4" * 200])
-def test_what_comes_after_an_archive_is_refused_and_cut_off_by_the_command(
-    tmp_path, monkeypatch, second, zeros, packed
-):
+def test_what_comes_after_an_archive_is_refused(tmp_path, second, zeros, packed):
     """Also a second archive, whose members may be called as those of the first are."""
-    monkeypatch.chdir(tmp_path)
     whole = archive([("0.txt", b"a")]) + bytes(zeros) + second
     said = rf"after the end of an archive there is something else, at byte {len(whole) - len(second)}\."
-    with pytest.raises(FormatError, match=said) as refused:
+    with pytest.raises(FormatError, match=said):
         read(written(tmp_path, whole, packed))
-    assert run(refused.value) == 0
-    assert texts("first.tar") == [("0", "a")]
-    assert (tmp_path / "rest.tar").read_bytes() == second
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -343,63 +327,26 @@ def test_a_damaged_header_is_not_taken_for_the_end(tmp_path, packed):
         read(written(tmp_path, bytes(content), packed))
 
 
-needs_tar = pytest.mark.skipif(shutil.which("tar") is None, reason="GNU tar is not here")
+@pytest.mark.skipif(shutil.which("tar") is None, reason="GNU tar is not here")
+def test_the_remedies_of_links_and_of_members_apart_work(tmp_path, converted, left_out):
+    (tmp_path / "in").mkdir()
+    for name in ("0.txt", "1.txt", "0.cls"):
+        (tmp_path / "in" / name).write_text(name[0])
+    (tmp_path / "in" / "1.cls").symlink_to("1.txt")
 
+    def packed(how):
+        subprocess.run(["tar", *how.split(), "-cf", "a.tar", "-C", "in", "."], check=True, cwd=tmp_path)
+        return tmp_path / "a.tar"
 
-@needs_tar
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
-@pytest.mark.parametrize("shape", ["cp -al", "cp -as"])
-def test_a_link_spoils_its_sample_and_the_command_makes_files(tmp_path, monkeypatch, shape, on_error):
-    """As GNU tar packs a folder of links; of several archives, with members of the same names and long paths, each."""
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path.joinpath("tars", *["a long 'name' of a folder" * 4] * 3)
-    folder.mkdir(parents=True)
-    (tmp_path / "in" / "a").mkdir(parents=True)
-    link = tmp_path / "in" / "b.txt"
-    (tmp_path / "in" / "a" / "0.txt").touch()
-    link.hardlink_to(tmp_path / "in" / "a" / "0.txt") if shape == "cp -al" else link.symlink_to("a/0.txt")
-    for name in ("x", "y"):
-        (tmp_path / "in" / "a" / "0.txt").write_text(name)
-        subprocess.run(["tar", "--sort=name", "-cf", str(folder / f"{name}.tar"), "-C", "in", "."], check=True)
-    for name in ("x", "y"):
-        how = {"workers": 1, "on_error": on_error, "max_skipped": 1, "restart": True}
-        if on_error == "stop":
-            with pytest.raises(ConversionError, match=r"'\./b\.txt' is a link to") as caught:
-                gdsload.convert(folder / f"{name}.tar", tmp_path / "no", **how)
-            error = caught.value
-        else:
-            (skipped,) = gdsload.convert(folder / f"{name}.tar", tmp_path / name, **how).skipped
-            error = skipped.reason
-        assert run(error) == 0
-        assert texts(f"sorted-{name}.tar") == [("a/0", name), ("b", name)]
-
-
-@needs_tar
-def test_members_apart_are_refused_with_a_command_that_loses_none(tmp_path, converted, monkeypatch):
-    members = [(f"s/{n:03}.{name}", b"%d" % n) for name in ("txt", "cls") for n in range(99, -1, -1)]
-    (tmp_path / "a b").mkdir()
-    path = written(tmp_path / "a b", archive(members))
+    said = "is a link to .*`tar --sort=name`, with `--dereference --hard-dereference`"
+    with pytest.raises(ConversionError, match=said):
+        converted(packed("--sort=name"))
+    assert len(left_out(packed("--sort=name"), {"./1": "is a link to"})) == 1
+    assert converted(packed("--sort=name --dereference --hard-dereference")).column("cls").tolist() == [0, 1]
+    members = [(f"s/{n:03}.{name}", b"%d" % n) for name in ("txt", "cls") for n in range(9)]
     for on_error in ("stop", "skip"):
-        said = r"sample 's/099' are not side by side: 's/099.cls' comes after"
-        with pytest.raises(FormatError, match=said) as caught:
-            gdsload.convert(path, tmp_path / "no", on_error=on_error, max_skipped="100%", workers=1)
-    assert "on_error" not in str(caught.value)
-    monkeypatch.chdir(tmp_path)
-    assert run(caught.value) == 0
-    dataset = converted("sorted-a.tar")
-    assert dataset.column("key") == [f"s/{n:03}" for n in range(100)]
-    assert dataset.column("txt") == [str(n) for n in dataset.column("cls").tolist()] == [str(n) for n in range(100)]
-
-
-@needs_tar
-def test_the_command_stops_at_members_of_one_name(tmp_path, monkeypatch):
-    """As `tar -r` leaves a member that has changed: to unpack it would lose one of the two."""
-    monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, archive([("0.txt", b"old"), ("1.txt", b"b"), ("0.txt", b"new")]))
-    with pytest.raises(FormatError, match="sample '0' are not side by side") as caught:
-        read(path)
-    assert run(caught.value) != 0
-    assert not (tmp_path / "sorted-a.tar").exists()
+        with pytest.raises(FormatError, match="'s/000' are not side by side: 's/000.cls' comes.*`tar --sort=name`"):
+            converted(written(tmp_path, archive(members)), on_error=on_error)
 
 
 @pytest.mark.parametrize("how", [{"on_error": "skip"}, {"fields": ["txt"]}])
@@ -414,28 +361,21 @@ def test_members_apart_among_whole_samples(tmp_path, packed, how):
         gdsload.convert(path, tmp_path / "other", workers=1)
 
 
-def test_what_is_left_out_is_said_once(tmp_path):
-    """Files that are of no sample; folders and labels of archives are no files."""
+def test_hidden_members_are_left_out_and_those_without_an_extension_are_bad_samples(tmp_path, left_out):
+    """Folders and labels of archives are no files."""
     members = [
         ("README", b"about it"), ("d", tarfile.DIRTYPE, ""), ("label", b"V", ""), ("._0.txt", b"\0\5\x16\7"),
         ("__MACOSX/._0.txt", b"\0\5"), ("d/.ipynb_checkpoints/0-checkpoint.txt", b"old"), ("@eaDir/0.txt", b"thumb"),
-        ("0.txt", b"a"), ("_1.txt", b"b"), (".DS_Store", b""), ("to", SYMBOLIC, "0.txt"),
+        ("0.txt", b"a"), ("_1.txt", b"b"), (".DS_Store", b""), ("2", b"c"), ("2.txt", b"c"),
     ]  # fmt: skip
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.tar").write_bytes(archive(members))
-    (tmp_path / "in" / "b.tar").write_bytes(archive([("2.txt", b"c"), *members[:6]]))
-    report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
-    assert report.notes == ("tar members that are hidden or have no ending are left out: 'README' and 10 more.",)
-    assert gdsload.ShardDataset(tmp_path / "out").column("txt") == ["a", "b", "c"]
-    path = written(tmp_path, archive([("a", b"x"), ("__MACOSX/0.txt", b"x")]))
-    with pytest.raises(FormatError, match="it has none; tar members .* no ending are left out: 'a' and 1 more"):
-        gdsload.convert(path, tmp_path / "none", workers=1)
+    reasons = {"README": "'README' has no extension", "2": "'2' has no extension"}
+    assert left_out(written(tmp_path, archive(members)), reasons).column("txt") == ["a", "b"]
 
 
-@pytest.mark.parametrize("end", [0, 512])
-def test_a_file_without_a_mark_at_its_end_is_said(tmp_path, end):
-    """It may be cut short between two members, and nobody knows."""
-    path = written(tmp_path, archive([("0.txt", b"a"), ("1.txt", b"b")])[: 2048 + end])
-    report = gdsload.convert(path, tmp_path / "out", workers=1)
-    assert report.samples == 2
-    assert report.notes == (() if end else ("tar files without a mark at their end may be cut short: 'a.tar'.",))
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_without_a_mark_at_its_end_is_refused(tmp_path, packed):
+    """It may be cut short between two members."""
+    content = archive([("0.txt", b"a"), ("1.txt", b"b")])[:2048]
+    with pytest.raises(FormatError, match="no mark at its end, so it may be cut short.*1024 bytes of zeros"):
+        read(written(tmp_path, content, packed))
+    assert len(texts(written(tmp_path, content + bytes(1024), packed))) == 2

@@ -104,3 +104,17 @@ def test_refused(tmp_path):
     zarr.save_array(str(tmp_path / "none"), np.zeros((0, 3)))
     with pytest.raises(FormatError, match="not one row"):
         ZarrSource(str(tmp_path / "none")).parts(1)
+
+
+@pytest.mark.parametrize("shape", [(2**50,), (10, 2**50), (2**50, 0), (2**40, 0), (4, *[2] * 40)])
+def test_more_chunks_or_rows_than_a_store_can_hold_are_refused(tmp_path, shape):
+    chunks = (2**39, 1) if shape == (2**40, 0) else (1,) * len(shape)
+    zarr.create_array(str(tmp_path / "a.zarr"), shape=shape, chunks=chunks, dtype="f4")
+    with pytest.raises(FormatError, match="promises [0-9]+ chunks, but the store has 1 files|rows of no bytes"):
+        ZarrSource(str(tmp_path / "a.zarr")).parts(2**20)
+
+
+def test_chunks_that_were_never_written_are_the_fill_value(tmp_path):
+    array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(2000,), chunks=(1,), dtype="i4", fill_value=7)
+    array[1999] = 1
+    assert made_by(ZarrSource(str(tmp_path / "a.zarr")))[0]["a"].tolist() == [7] * 1999 + [1]

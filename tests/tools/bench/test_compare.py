@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsload.tools.bench.compare import FEWEST_PAIRS, compare
+from gdsload.tools.bench.compare import FEWEST, compare
 from gdsload.tools.bench.summary import noise_of
 
 RATES = st.floats(0.01, 100)
@@ -15,7 +15,7 @@ PAIRS = st.lists(st.tuples(RATES, RATES), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
-@pytest.mark.parametrize("turns", [FEWEST_PAIRS, 7, 9, 25])
+@pytest.mark.parametrize("turns", [FEWEST, 7, 9, 25])
 def test_equal_rows_are_called_different_in_less_than_1_percent_of_benchmarks(noise, turns):
     random = np.random.default_rng(8)
     rates = np.exp(noise * random.standard_normal((900, 3, turns)))
@@ -69,7 +69,7 @@ def test_chance_is_the_share_of_sign_patterns_as_far_apart(ratios):
 
 def test_fewer_turns_cannot_tell_rows_apart():
     for pairs in range(1, 12):
-        assert compare([100.0] * pairs, [1.0] * pairs).different(0) == (pairs >= FEWEST_PAIRS)
+        assert compare([100.0] * pairs, [1.0] * pairs).different(0) == (pairs >= FEWEST)
     assert compare([2.0] * 5, [1.0] * 5).chance == pytest.approx(2 / 252)
     assert compare([2.0, 2.1, 2.2, 2.3, 0.9], [1.0] * 5).chance > 0.01
 

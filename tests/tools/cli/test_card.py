@@ -1,58 +1,45 @@
 """`gdsload inspect --html`: what the page says is so, and nothing in a dataset becomes markup."""
 
+import base64
+import io
 import re
 import sys
-from html.parser import HTMLParser
+import tempfile
+from collections import Counter
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import gdsload
+from gdsload.tools.cli.card import make_card
 from gdsload.tools.cli.card_facts import cached_share, classes_of, field_facts, lengths_of
 from gdsload.tools.cli.samples import BINS, spread_of
 from tests.page_cache import chill
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\x1b[31m & </title>"
-VOID = {"meta", "img", "rect"}
+IMAGE = r'src="data:image/\w+;base64,([^"]+)" alt="(\d+)'
 ELEMENTS = {
     "html", "head", "body", "meta", "title", "style", "h1", "h2", "h3", "div", "span", "b", "ul", "li", "p", "section", "code",
     "svg", "rect", "table", "tr", "th", "td", "i", "figure", "img", "figcaption", "pre", "footer",
 }  # fmt: skip
 
 
-class Page(HTMLParser):
-    """A page whose elements are closed in order; what it says, and its attributes by name."""
+class Page:
+    """What a page says, its elements, and its attributes by name. It is XML, too."""
 
     def __init__(self, html):
-        super().__init__()
-        self.open, self.said, self.attributes, self.elements = [], [], {}, []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert tag in ELEMENTS
-        self.elements.append(tag)
-        for name, value in attrs:
+        tree = ET.fromstring(html.removeprefix("<!DOCTYPE html>"))
+        self.elements, self.attributes = [one.tag for one in tree.iter()], {}
+        assert set(self.elements) <= ELEMENTS
+        for name, value in (pair for one in tree.iter() for pair in one.items()):
             self.attributes.setdefault(name, []).append(value)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open[-1:] != ["style"]:
-            self.said.append(data)
-
-    @property
-    def text(self):
-        return " ".join("".join(f"{one} " for one in self.said).split())
+        tree.find("head").remove(tree.find("head/style"))
+        self.text = " ".join(" ".join(tree.itertext()).split())
 
 
 @pytest.fixture
@@ -87,14 +74,14 @@ def test_the_page_holds_everything_and_nothing_of_a_dataset_is_markup(dataset, p
         "40 samples", f"digest: {gdsload.ShardDataset(dataset).digest}", "Values are from all 40 samples.",
         "uint8 [16, 20, 3]", "mean 19.82, 1 NaN of 40 values", "1 to 40 rows, median 20, 99 % up to 40",
         "3 classes; imbalance 3 : 1 (30 samples in the largest, 10 in the smallest); 1 without samples: <script>",
-        "Of 24 random samples.", "DataLoader(",
+        "Of up to 8 random samples of each of the 2 largest of 3 classes.", "Of 24 random samples.", "DataLoader(",
     ):  # fmt: skip
         assert said in found.text
     assert found.text.count(HOSTILE.replace("\x1b", " ")) > 5
-    assert found.elements.count("img") == 24
+    assert found.elements.count("img") == 24 + 2 * 8
     assert all(re.fullmatch(r"data:image/(png|jpeg);base64,[\w+/=]+", one) for one in found.attributes["src"])
     assert found.attributes.keys() <= {
-        "lang", "charset", "name", "content", "class", "style", "viewbox", "preserveaspectratio", "role", "x", "y",
+        "lang", "charset", "name", "content", "class", "style", "viewBox", "preserveAspectRatio", "role", "x", "y",
         "width", "height", "scope", "title", "src", "alt",
     }  # fmt: skip
 
@@ -115,6 +102,37 @@ def test_of_next_to_nothing(tmp_path, page, samples):
     text = page(tmp_path / "d").text
     assert f"{samples} samples" in text
     assert ("1 infinite of 1 values" in text) == bool(samples)
+
+
+SHADES = np.arange(25) * 10
+"""The colour of each class's images."""
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 24), min_size=1, max_size=60), st.booleans(), st.sampled_from([12, 100]))
+@example([*range(25)] * 2 + [24] * 10, True, 100)
+def test_each_class_has_a_row_of_its_images(labels, floats, side):
+    shades = np.broadcast_to(SHADES[labels].astype(np.uint8)[:, None, None, None], (len(labels), 3, side, side))
+    with tempfile.TemporaryDirectory() as folder:
+        with gdsload.ShardWriter(
+            f"{folder}/d", metadata={"classes": {"label": [f"c{one}" for one in range(25)]}}
+        ) as writer:
+            writer.write_batch({"image": shades / np.float32(255) if floats else shades, "label": np.array(labels)})
+        html = make_card(gdsload.ShardDataset(f"{folder}/d"))
+    found = {
+        int(label): [(int(sample), base64.b64decode(image)) for image, sample in re.findall(IMAGE, row)]
+        for label, row in re.findall(r'title="c(\d+)">c\d+</th><td>(<img.*?)</td>', html)
+    }
+    largest = Counter(labels).most_common(20)
+    assert sorted(len(found[label]) for label in found) == sorted(min(count, 8) for _, count in largest)
+    assert sum(labels.count(label) for label in found) == sum(count for _, count in largest)
+    for label, row in found.items():
+        assert len({sample for sample, _ in row}) == len(row)
+        for sample, image in row:
+            picture = np.asarray(Image.open(io.BytesIO(image)))
+            assert picture.shape == (min(side, 96), min(side, 96), 3)
+            assert labels[sample] == label
+            assert np.abs(picture.astype(int) - SHADES[label]).max() <= 2
 
 
 def test_without_pillow_there_are_no_pictures(dataset, page, monkeypatch):
@@ -166,6 +184,18 @@ def test_classes_are_counted_and_other_numbers_are_none(tmp_path):
     assert classes([2, 2], classes={"y": ["a"]}).counts == (("a", 2),)
     assert classes(range(100)) is None
     assert classes([0.5, 1.0]) is None
+
+
+def test_of_a_very_large_dataset_some_labels_are_read(tmp_path, monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 4, 3000)
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write_batch({"label": labels})
+    monkeypatch.setattr("gdsload.tools.cli.card_facts.MOST_EXACT", 2999)
+    found = classes_of(gdsload.ShardDataset(tmp_path / "d"))
+    assert found.samples == sum(count for _, count in found.counts) == 29
+    assert found.rows
+    for name, numbers in found.rows:
+        assert set(labels[numbers]) == {int(name)}
 
 
 def test_of_a_large_dataset_some_samples_are_looked_at(tmp_path):

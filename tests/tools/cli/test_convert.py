@@ -104,7 +104,7 @@ def test_hints_are_pasted_whatever_the_column_is_called(name, tmp_path, out, con
     hint = re.search(r"--fill .*(?=; or leave)", cause)
     casts = ["--cast", json.dumps({name: "int8"})]
     convert(tmp_path / "t.csv", "--quiet", *shlex.split(hint[0]), *casts)
-    assert gdsload.ShardDataset(out).column(name).tolist() == [1, 0]
+    assert gdsload.ShardDataset(out).column(name).tolist() == [1, -1]
 
 
 def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path, out, convert):

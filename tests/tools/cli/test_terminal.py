@@ -10,7 +10,7 @@ import pytest
 
 import gdsload
 from gdsload.tools.cli import main
-from gdsload.tools.cli.terminal import Bar, plain
+from gdsload.tools.cli.terminal import Bar
 from tests.shards.bits import flip
 from tests.tools.cli.terminals import Shown, Terminal
 
@@ -121,10 +121,6 @@ def test_help_in_a_pipe_fits_the_terminal_that_shows_it():
     terminal = Shown(["-c", f"import subprocess as s, sys; print(max(map(len, {help_of})))"], columns=50)
     assert terminal.end() == 0
     assert 40 < int(terminal.text) <= 50
-
-
-def test_what_comes_from_files_does_not_move_the_cursor():
-    assert plain("a\x1b[2Jb\r\nü") == "a [2Jb  ü"
 
 
 def test_a_terminal_that_goes_away_stops_nothing(terminal, clock, bar):

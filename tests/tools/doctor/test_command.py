@@ -117,7 +117,7 @@ def test_this_machine_whatever_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
     tree = json.loads(capsys.readouterr().out)
     assert list(tree) == ["machine", "findings", "verdict", "ways"]
     assert [finding["check"] for finding in tree["findings"]] == [name for name, _ in CHECKS]
-    assert all(list(one) == ["check", "severity", "message", "remedy", "evidence"] for one in tree["findings"])
+    assert all(list(one) == ["check", "severity", "message", "fix", "evidence"] for one in tree["findings"])
     assert [finding for finding in tree["findings"] if "gave no result" in finding["message"]] == []
     assert tree["verdict"]["backend"] in ("gds", "mapped", "bounce", "host")
     if not torch.accelerator.is_available():

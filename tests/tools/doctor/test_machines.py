@@ -114,18 +114,29 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     assert "a stranger" not in Calls().import_error("cupy")
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("/.dockerenv", ""), ("/proc/1/cgroup", "12:memory:/kubepods/burstable\n"), ("/proc/version", "Linux gVisor")],
+)
+def test_signs_of_a_container(laptop: Made, path, text):
+    assert not laptop.diagnose().machine["container"]
+    laptop.write(path, text)
+    assert laptop.diagnose().machine["container"]
+
+
 def test_packages_that_are_missing_broken_doubled_or_for_another_cuda(nvfs: Made):
-    nvfs.distributions = {"cupy-cuda12x": "13.0.0", "kvikio-cu13": "26.10.0"}
-    nvfs.broken = {"kvikio": "RuntimeError: libcufile.so.0"}
+    nvfs.distributions = {"cupy-cuda12x": "13.0.0"}
     report = nvfs.diagnose()
     found = {finding.check: finding for finding in report.findings}
     assert found["packages.cuda-bindings"].remedy.endswith('pip install "gdsload[cu13]"')
-    assert found["packages.kvikio"].severity == "error"
     assert "another CUDA than torch, which is built for CUDA 13" in found["packages.cupy"].message
-    nvfs.distributions["cupy-cuda13x"] = "14.2.0"
+    nvfs.distributions |= {"cupy-cuda13x": "14.2.0", "cuda-bindings": "13.3.1"}
+    nvfs.broken = {"cuda.bindings": "ImportError: none"}
     report = nvfs.diagnose()
     assert "more than one cupy" in next(f.message for f in report.findings if f.check == "packages.cupy")
-    assert report.verdict.backend == "bounce"
+    broken = next(one for one in report.findings if one.check == "packages.cuda-bindings")
+    assert (broken.severity, report.verdict.backend) == ("error", "bounce")
+    assert "pip uninstall -y cuda-bindings; pip install" in broken.remedy
 
 
 @pytest.mark.slow

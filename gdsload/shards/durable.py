@@ -1,0 +1,34 @@
+"""Files and folders that survive a power failure."""
+
+from __future__ import annotations
+
+import os
+
+from gdsload.shards.status import close
+
+
+def fsync_path(path: str) -> None:
+    """Make a file's bytes, or the names in a folder, survive a power failure."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        close(fd)
+
+
+def make_folders(path: str) -> None:
+    """Make a folder, and those above it that are missing; the new ones survive a power failure.
+
+    Raises:
+        OSError: if one cannot be made.
+    """
+    above = os.path.dirname(path)
+    if not os.path.isdir(above):
+        make_folders(above)
+    try:
+        os.mkdir(path)
+    except OSError:
+        if not os.path.isdir(path):
+            raise
+    else:
+        fsync_path(above)
