@@ -46,9 +46,6 @@ class Epoch(Iterator[Any]):
     out, if there is such a function.
     """
 
-    _goes_on = True
-    """True if the epoch goes on after an error of a batch alone."""
-
     def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
         self._turn = threading.RLock()
@@ -153,7 +150,7 @@ class Epoch(Iterator[Any]):
         except GdsloadError:
             raise
         except Exception as error:
-            self._failed = self._goes_on
+            self._failed = True
             if isinstance(error, StopIteration):
                 raise RuntimeError("transform raised StopIteration, which would have ended the epoch") from error
             raise
@@ -183,7 +180,7 @@ class Epoch(Iterator[Any]):
         if clock is not None:
             self._given = clock.given(self._given, asked)
         if isinstance(batch, Failed):
-            self._failed = self._goes_on
+            self._failed = True
             batch()
         return batch, size
 

@@ -30,7 +30,6 @@ from gdsload.loader.budgets import limits_of
 from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
-from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
@@ -92,9 +91,6 @@ class Life:
     def epoch(self) -> Epoch:
         """An epoch, which begins when it is asked for its first batch."""
         self.check_usable()
-        groups = self._plan.groups
-        if groups is not None and groups.compares:
-            return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 
     def settled(self) -> LoaderStats:

@@ -119,8 +119,6 @@ class Verify:
         on_corrupt: ``"raise"``: a batch with damaged samples is a `ChecksumError`, which names shard, field, bytes and
             samples; the next `next` goes on after it. ``"skip"``: such a batch is left out, and the log says why.
             The other batches stay as they are. Several ranks must make equally many steps, so they cannot skip any.
-        peers: compare each batch, by its hash, with those of the ranks of the mesh that are to get the same one. All of
-            them raise an error if they differ, or if one fails. It costs a copy to the CPU and two exchanges.
 
     Raises:
         OptionError: if a value cannot be used.
@@ -128,11 +126,10 @@ class Verify:
 
     stored: StoredCheck = "all"
     on_corrupt: Literal["raise", "skip"] = "raise"
-    peers: bool = False
 
     def __post_init__(self) -> None:
         stored = get_args(StoredCheck)
-        for name, known in (("stored", stored), ("on_corrupt", ("raise", "skip")), ("peers", (False, True))):
+        for name, known in (("stored", stored), ("on_corrupt", ("raise", "skip"))):
             if getattr(self, name) not in known:
                 listed = f"Supported are {', '.join(map(repr, known))}."
                 raise OptionError(f"is {getattr(self, name)!r}", option=f"verify.{name}", remedy=listed)
@@ -208,7 +205,7 @@ class Options:
         if name == "an iterated sampler":
             return self.sampler if self.function is None else None
         if name == "ranks" and (isinstance(self.ranks, RankGroups) or isinstance(self.batch_sampler, PlannedSampler)):
-            return None  # a mesh or group has the peers of this rank, too, and a planned sampler shares its batches out
+            return None  # both may be given with a batch sampler: its ranks may differ, or it shares its batches out
         value = getattr(self, name)
         return value.name if isinstance(value, Auto | Gds | Bounce | Padded) else value
 

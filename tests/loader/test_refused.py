@@ -112,7 +112,6 @@ VALUES = [
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
     ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all', and gdsload.Verify"),
-    ("verify", [Verify(peers=True)], "verify.peers is True, but nothing says which ranks get .*the whole mesh"),
     # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
@@ -124,7 +123,7 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
-    *((lambda name=name: Verify(**{name: "x"}), f"{name} is 'x'") for name in ("stored", "on_corrupt", "peers")),
+    *((lambda name=name: Verify(**{name: "x"}), f"{name} is 'x'") for name in ("stored", "on_corrupt")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")

@@ -58,7 +58,7 @@ gdsload.DataLoader(
     tail="pad",
     with_real=True,
     ranks=init_device_mesh("cpu", (1,)),
-    verify=gdsload.Verify("off", peers=True),
+    verify=gdsload.Verify("off"),
 )
 assert_type(loader.seed, int | None)
 assert_type(loader.real_samples, int | None)
