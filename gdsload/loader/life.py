@@ -123,8 +123,7 @@ class Life:
         stats = self.epoch_stats
         if stats.batches < ENOUGH_BATCHES:
             stats = self.settled().since(LoaderStats())
-        running = any(not one.stopped for one in self.pipelines)
-        return diagnosed(self._plan, stats, self._threads, probe=not running)
+        return diagnosed(self._plan, stats, self._threads)
 
     @property
     def backend(self) -> BackendStatus:
