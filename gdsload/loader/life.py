@@ -34,7 +34,7 @@ from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
-from gdsload.order.checks import check_epoch, check_whole
+from gdsload.order.checks import check_whole
 from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
@@ -149,7 +149,10 @@ class Life:
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""
-        number, step = check_epoch(number), None if step is None else check_whole(step, "step", 0)
+        number, step = (
+            check_whole(number, "epoch", 0, 2**64 - 1),
+            None if step is None else check_whole(step, "step", 0),
+        )
         self._settle()
         with self._held():
             self._progress.set_epoch(number, step)
