@@ -149,10 +149,8 @@ class Life:
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
         """As `DataLoader.set_epoch`."""
-        number, step = (
-            check_whole(number, "epoch", 0, 2**64 - 1),
-            None if step is None else check_whole(step, "step", 0),
-        )
+        number = check_whole(number, "epoch", 0, 2**64 - 1)
+        step = None if step is None else check_whole(step, "step", 0)
         self._settle()
         with self._held():
             self._progress.set_epoch(number, step)
