@@ -92,7 +92,6 @@ class Life:
         return Epoch(self, self._finish)
 
     def settled(self) -> LoaderStats:
-        """As `DataLoader.stats`."""
         stats = self.stats
         if self.clock is not None:
             self.clock.settle()
@@ -115,11 +114,9 @@ class Life:
 
     @property
     def epoch_stats(self) -> LoaderStats:
-        """As `DataLoader.epoch_stats`."""
         return replace(self.settled().since(self._before), epoch=self._number)
 
     def diagnosed(self) -> Diagnosis:
-        """As `DataLoader.diagnose`."""
         stats = self.epoch_stats
         if stats.batches < ENOUGH_BATCHES:
             stats = self.settled().since(LoaderStats())
@@ -127,7 +124,6 @@ class Life:
 
     @property
     def backend(self) -> BackendStatus:
-        """As `DataLoader.backend`."""
         if (resources := self._resources) is None:
             return self._status
         opened = resources.opened
@@ -136,7 +132,6 @@ class Life:
 
     @property
     def cache(self) -> CacheStatus:
-        """As `DataLoader.cache`."""
         if (resources := self._resources) is None:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
@@ -148,7 +143,6 @@ class Life:
         return self._progress.batches(place)
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
-        """As `DataLoader.set_epoch`."""
         number = check_whole(number, "epoch", 0, 2**64 - 1)
         step = None if step is None else check_whole(step, "step", 0)
         self._settle()
@@ -156,7 +150,6 @@ class Life:
             self._progress.set_epoch(number, step)
 
     def state(self) -> dict[str, Any]:
-        """As `DataLoader.state_dict`."""
         with self._held():
             return self._progress.state(opened=self._resources is not None or self.closed)
 
@@ -181,7 +174,6 @@ class Life:
             self.set_epoch(kept)
 
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
-        """As `DataLoader.load_state_dict`."""
         while True:
             if self._plan.source is not None:
                 for epoch in self._epochs:  # they would draw on from what is set back
@@ -194,7 +186,6 @@ class Life:
             # Another thread has begun one meanwhile. It is closed without the lock, which its transforms may wait for.
 
     def close(self) -> None:
-        """As `DataLoader.close`."""
         if self._elsewhere():
             return
         if self._transform is not None:

@@ -79,7 +79,6 @@ class Draws:
 
     @property
     def steps(self) -> int:
-        """See `Steps`."""
         with self._lock:
             return self._first + len(self._batches)
 
@@ -89,7 +88,6 @@ class Draws:
         return self._over and self._place.step >= self.steps
 
     def reach(self, step: int) -> int:
-        """See `Steps`."""
         with self._drawing:
             while not self._over and self.steps <= step:
                 count = min(step + 1 - self.steps, _MOST_AT_ONCE)
@@ -97,17 +95,14 @@ class Draws:
         return self._largest
 
     def error(self, step: int) -> BaseException | None:
-        """See `Steps`."""
         with self._lock:
             batch = self._batches[step - self._first]
         return batch if isinstance(batch, BaseException) else None
 
     def size(self, step: int) -> int:
-        """See `Steps`."""
         return len(self.positions(range(step, step + 1)))
 
     def positions(self, steps: range) -> IntArray:
-        """See `Steps`."""
         with self._lock:
             known = [self._batches[step - self._first] for step in steps]
         found = []
