@@ -173,15 +173,11 @@ class Bounce(_Streamed):
 class Gds(_Streamed):
     """The gds backend into its slots."""
 
-    cold = True
-
-    def __init__(self, data: Data, device: torch.device, engine: str) -> None:
-        super().__init__(data, device)
-        self.engine, self.name, self.title = engine, f"gds-{engine}", f"gdsload gds, engine {engine}"
+    name, title, cold = "gds-cufile", "gdsload gds", True
 
     def make(self) -> Backend:
         """See `_Streamed.make`."""
-        return GdsBackend(self.data.files(mapped=False), self.device, engine=self.engine, register=False)
+        return GdsBackend(self.data.files(mapped=False), self.device, register=False)
 
 
 class MappedStream(_Streamed):

@@ -67,7 +67,6 @@ class LandedSource:
         self._batch_bytes = 0  # of a batch in the arena, the maximum so far: reads are larger than what is wanted
 
     def start(self, steps: range) -> PendingBatches:
-        """See `BatchSource.start`."""
         slices = self.slices(steps)
         loaded = slices.loaded()
         if self._windows is None:
@@ -95,7 +94,6 @@ class LandedSource:
         return self.maker.assemble
 
     def _made(self, steps: range, slices: Slices, gather: _Gather, stopped: Callable[[], bool]) -> Ready:
-        """See `PendingBatches.result`."""
         times = [time.perf_counter()]
         with span("gdsload::wait"):
             slices.wait()
@@ -139,7 +137,6 @@ class LandedSource:
         return LoadedRows(fields, index, files, pending, count)
 
     def arena_bytes(self, steps: range, window_bytes: int) -> int:
-        """See `BatchSource.arena_bytes`."""
         windows = self._windows
         wanted = len(steps) * self._batch_bytes if windows is None else windows.opens(steps) * window_bytes
         if not wanted:
@@ -148,15 +145,12 @@ class LandedSource:
         return wanted + sum(rows.nbytes for rows in self._loaded)
 
     def held_bytes(self) -> int:
-        """See `BatchSource.held_bytes`."""
         return sum(rows.nbytes for rows in self._loaded.copy())
 
     def hand_over(self, batches: Sequence[Any]) -> Callable[[Any], Any]:
-        """See `BatchSource.hand_over`."""
         return self.maker.hand_over(batches)
 
     def again(self) -> LandedSource:
-        """See `BatchSource.again`."""
         return LandedSource(self.job, self.backend, self.maker, self.stats)
 
     def close(self) -> None:

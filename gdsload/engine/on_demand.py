@@ -26,15 +26,12 @@ class _Asked(Steps, threading.local):
     asked: IntArray
 
     def reach(self, _step: int) -> int:
-        """See `Steps`."""
         return len(self.asked)
 
     def size(self, _step: int) -> int:
-        """See `Steps`."""
         return len(self.asked)
 
     def positions(self, _steps: range) -> IntArray:
-        """See `Steps`."""
         return self.asked
 
 

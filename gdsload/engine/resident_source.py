@@ -38,7 +38,6 @@ class ResidentSource(LandedSource):
         self._gather, self._stream = gather, maker.stream
 
     def start(self, steps: range) -> PendingBatches:
-        """See `BatchSource.start`."""
         pending = self._queued(steps) if self._gather.ready() else None
         if pending is None:
             return super().start(steps)
@@ -137,7 +136,6 @@ class VramSource(BatchSource):
         return PendingBatches(lambda: True, lambda _stopped: ready, lambda: None)
 
     def hand_over(self, _batches: Sequence[Any]) -> Callable[[Any], Any]:
-        """See `BatchSource.hand_over`."""
         return self._to_current
 
     def _to_current(self, batch: Any) -> Any:
@@ -149,7 +147,6 @@ class VramSource(BatchSource):
         return batch
 
     def again(self) -> VramSource:
-        """See `BatchSource.again`."""
         return self
 
     def close(self) -> None:

@@ -24,18 +24,17 @@ from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
-from gdsload.errors import LoaderClosedError, OptionError
+from gdsload.errors import LoaderClosedError
 from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed
 from gdsload.loader.epoch import Epoch
 from gdsload.loader.hand_over import hand_over_steps, on_device
-from gdsload.loader.peer_check import PeerCheckedEpoch
 from gdsload.loader.plan import LoaderPlan
 from gdsload.loader.progress import Progress
 from gdsload.loader.resources import OpenResources, open_resources
 from gdsload.loader.state import Place
-from gdsload.order.checks import check_epoch, check_whole
+from gdsload.order.checks import check_whole
 from gdsload.system.drive_bytes import bytes_from_drives
 from gdsload.system.dropped import Closer, settle_dropped
 from gdsload.system.pool import WeakList, own_thread
@@ -60,8 +59,6 @@ class Life:
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
         options = plan.options
-        self.skips_damage = options.verify.on_corrupt == "skip"
-        self._refuse_to_skip()
         if options.device_transform:
             self._transform = DeviceTransform(options.device_transform, plan.device, progress.transform_key)
         self._samples, self._end_samples = None, None
@@ -93,13 +90,9 @@ class Life:
     def epoch(self) -> Epoch:
         """An epoch, which begins when it is asked for its first batch."""
         self.check_usable()
-        groups = self._plan.groups
-        if groups is not None and groups.compares:
-            return PeerCheckedEpoch(self, self._finish, groups.peers)
         return Epoch(self, self._finish)
 
     def settled(self) -> LoaderStats:
-        """As `DataLoader.stats`."""
         stats = self.stats
         if self.clock is not None:
             self.clock.settle()
@@ -122,20 +115,16 @@ class Life:
 
     @property
     def epoch_stats(self) -> LoaderStats:
-        """As `DataLoader.epoch_stats`."""
         return replace(self.settled().since(self._before), epoch=self._number)
 
     def diagnosed(self) -> Diagnosis:
-        """As `DataLoader.diagnose`."""
         stats = self.epoch_stats
         if stats.batches < ENOUGH_BATCHES:
             stats = self.settled().since(LoaderStats())
-        running = any(not one.stopped for one in self.pipelines)
-        return diagnosed(self._plan, stats, self._threads, probe=not running)
+        return diagnosed(self._plan, stats, self._threads)
 
     @property
     def backend(self) -> BackendStatus:
-        """As `DataLoader.backend`."""
         if (resources := self._resources) is None:
             return self._status
         opened = resources.opened
@@ -144,7 +133,6 @@ class Life:
 
     @property
     def cache(self) -> CacheStatus:
-        """As `DataLoader.cache`."""
         if (resources := self._resources) is None:
             shards = self._plan.space.shards
             every = sum(len(one.sources) for one in self._plan.selected.datasets)
@@ -156,14 +144,13 @@ class Life:
         return self._progress.batches(place)
 
     def set_epoch(self, number: int, step: int | None = None) -> None:
-        """As `DataLoader.set_epoch`."""
-        number, step = check_epoch(number), None if step is None else check_whole(step, "step", 0)
+        number = check_whole(number, "epoch", 0, 2**64 - 1)
+        step = None if step is None else check_whole(step, "step", 0)
         self._settle()
         with self._held():
             self._progress.set_epoch(number, step)
 
     def state(self) -> dict[str, Any]:
-        """As `DataLoader.state_dict`."""
         with self._held():
             return self._progress.state(opened=self._resources is not None or self.closed)
 
@@ -188,7 +175,6 @@ class Life:
             self.set_epoch(kept)
 
     def resume(self, state: dict[str, Any], *, change_batch_size: bool = False) -> None:
-        """As `DataLoader.load_state_dict`."""
         while True:
             if self._plan.source is not None:
                 for epoch in self._epochs:  # they would draw on from what is set back
@@ -201,7 +187,6 @@ class Life:
             # Another thread has begun one meanwhile. It is closed without the lock, which its transforms may wait for.
 
     def close(self) -> None:
-        """As `DataLoader.close`."""
         if self._elsewhere():
             return
         if self._transform is not None:
@@ -318,18 +303,8 @@ class Life:
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", found)
 
-    def _refuse_to_skip(self) -> None:
-        """Raise OptionError if damaged batches are left out, and other ranks would wait for this one at the end."""
-        if self.skips_damage and (self._plan.groups is not None or self._plan.schedule.world()[1] > 1):
-            raise OptionError(
-                "is 'skip', but all ranks must make equally many steps",
-                option="verify.on_corrupt",
-                remedy="Leave it out: the error names the samples, and `torch.utils.data.Subset` reads all others.",
-            )
-
     def _start(self, epoch: Epoch) -> Prefetcher:
         plan, place = self._plan, epoch.place
-        self._refuse_to_skip()
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)

@@ -33,7 +33,7 @@ from gdsload.loader.batch_fields import (
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.options import Options, default_budgets
 from gdsload.loader.paths_and_devices import resolve_device
-from gdsload.loader.rank_groups import RankGroups, check_ranks
+from gdsload.loader.rank_groups import RankGroups, refuse_unagreed
 from gdsload.loader.ranks import ScheduleRule
 from gdsload.loader.samplers.indices import IndexSource
 from gdsload.loader.samplers.sampled import expected_batch, index_source
@@ -144,7 +144,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     if options.reuse_buffers and options.sample_transform is None:
         refuse_ragged(selected.schema, fields, decode)
     order = _order_options(options, selected, fields)
-    ranks = check_ranks(options.ranks, check_peers=options.verify.peers, seed=options.order_seed)
+    refuse_unagreed(options.order_seed, options.ranks)
     form = batch_form(selected, fields, options, decode)
     _refuse_verify(options, request, order, mean_sample_bytes(selected, fields), len(form.columns))
     preflight(request, _trials(selected), mapped=mapped)
@@ -153,8 +153,8 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         dataset=dataset,
         selected=selected,
         space=sample_space(selected, order),
-        schedule=_schedule_rule(options, selected, order, source, ranks),
-        groups=ranks if isinstance(ranks, RankGroups) else None,
+        schedule=_schedule_rule(options, selected, order, source),
+        groups=options.ranks if isinstance(options.ranks, RankGroups) else None,
         source=source,
         seed=options.order_seed,
         order=order,
@@ -176,12 +176,9 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
 
 
 def _schedule_rule(
-    options: Options,
-    selected: Selected,
-    order: OrderOptions,
-    source: IndexSource | None,
-    ranks: RankGroups | tuple[int, int] | None,
+    options: Options, selected: Selected, order: OrderOptions, source: IndexSource | None
 ) -> ScheduleRule:
+    ranks = options.ranks
     return ScheduleRule(
         len(selected) if selected.mixture is None else selected.mixture.samples,
         expected_batch(options.batch_sampler) or options.batch_size,
@@ -216,7 +213,7 @@ def _refuse_verify(
     options: Options, request: BackendRequest, order: OrderOptions, sample_bytes: float, columns: int
 ) -> None:
     """Raise OptionError if what is read cannot be compared with its checksums, or only by reading much more."""
-    if options.verify.stored == "off":
+    if options.verify == "off":
         return
     if request.placement == "gpu" and not can_launch():
         raise OptionError(
@@ -224,7 +221,7 @@ def _refuse_verify(
             option="verify",
             remedy='Install cupy for your version of CUDA, or pass `backend="host"`.',
         )
-    share = SAMPLED if options.verify.stored == "sample" else 1
+    share = SAMPLED if options.verify == "sample" else 1
     at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns / share
     if order.shuffle != "sequential" and at_once + widened > _MOST_WIDENED * at_once:
         raise OptionError(

@@ -1,7 +1,7 @@
 """The ranks that share a loader's samples out, from a mesh or process group, and their agreement on loader and seed.
 
 Of a mesh, its dimensions of data parallelism share the samples out. Ranks that differ in other dimensions alone (of
-tensor, context or pipeline parallelism) are peers: they get the same batches.
+tensor, context or pipeline parallelism) get the same batches.
 
 Ranks of a mesh, of a process group, or with seed=None begin the first epoch together, and agree then. Other ranks must
 not wait for each other: they compare their seeds with those of ranks that have begun before. docs/design/0014-ranks.md
@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
 
@@ -49,23 +49,19 @@ class RankGroups:
 
     Attributes:
         rank: this process's rank among them.
-        world_size: how many there are; peers count as one.
+        world_size: how many there are; those that get the same batches count as one.
         mesh: the mesh; None if a group was given.
-        peer_dims: dimensions of the mesh along which all ranks get the same batches.
         group: the group; None if a mesh was given.
-        compares: whether peers compare their batches.
     """
 
     rank: int
     world_size: int
     mesh: Any = None
-    peer_dims: tuple[int, ...] = ()
     group: weakref.ref[Any] | None = None
-    compares: bool = False
 
     @property
     def members(self) -> int:
-        """Number of all processes, peers included."""
+        """Number of all processes, also of those that get the same batches."""
         return self.world_size if self.mesh is None else int(self.mesh.size())
 
     def everyone(self) -> list[Any]:
@@ -94,10 +90,6 @@ class RankGroups:
             remedy="Make the loader in each rank's process, or pass `ranks=(rank, world_size)`.",
         )
 
-    def peers(self) -> list[Any]:
-        """The process groups along which all peers are reached, one after the other."""
-        return [self.mesh.get_group(dim) for dim in self.peer_dims]
-
 
 def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
     """The ranks that share samples out, as the option `ranks` has them.
@@ -124,13 +116,8 @@ def ranks_of(given: object) -> RankGroups | tuple[int, int] | None:
     )
 
 
-def check_ranks(
-    ranks: RankGroups | tuple[int, int] | None, *, check_peers: bool, seed: int | None
-) -> RankGroups | tuple[int, int] | None:
-    """The ranks, with whether peers compare their batches.
-
-    Raises OptionError if they cannot, or if a seed that is to be drawn cannot be agreed upon.
-    """
+def refuse_unagreed(seed: int | None, ranks: RankGroups | tuple[int, int] | None) -> None:
+    """Raise OptionError if a seed that is to be drawn cannot be agreed upon by these ranks."""
     if seed is None and isinstance(ranks, tuple) and ranks[1] > 1:
         raise OptionError(
             "is None, so all ranks must agree upon one, but `ranks=(rank, world_size)` does not connect them",
@@ -144,16 +131,6 @@ def check_ranks(
             option="seed",
             remedy="Pass the whole mesh, or a seed.",
         )
-    if not check_peers:
-        return ranks
-    if not isinstance(ranks, RankGroups) or not ranks.peer_dims:
-        raise OptionError(
-            "is True, but nothing says which ranks get the same batches",
-            option="verify.peers",
-            remedy="Pass the whole mesh, `ranks=mesh`: peers are ranks that differ in dimensions such as "
-            f"{', '.join(_SAME_DATA[:4])} alone.",
-        )
-    return replace(ranks, compares=True)
 
 
 def _of_group(group: Any) -> RankGroups:
@@ -178,8 +155,7 @@ def _of_mesh(mesh: Any) -> RankGroups:
             f"has no rank for this process: {mesh}", option="ranks", remedy="Make loaders in its ranks alone."
         )
     shape, names = tuple(mesh.shape), mesh.mesh_dim_names or ()
-    peers = tuple(dim for dim, name in enumerate(names) if name in _SAME_DATA)
-    data = [dim for dim in range(len(shape)) if dim not in peers]
+    data = [dim for dim in range(len(shape)) if not names or names[dim] not in _SAME_DATA]
     called = {dim: names[dim] if names else f"number {dim}" for dim in data}
     unknown = [name for name in called.values() if name not in _DATA_DIMENSIONS]
     # A mesh of one dimension was chosen or flattened for this, whatever its name.
@@ -195,7 +171,7 @@ def _of_mesh(mesh: Any) -> RankGroups:
     rank = 0
     for dim in data:
         rank = rank * shape[dim] + place[dim]
-    return RankGroups(rank, prod(shape[dim] for dim in data), mesh, peers)
+    return RankGroups(rank, prod(shape[dim] for dim in data), mesh)
 
 
 def everyone_there() -> list[Any]:

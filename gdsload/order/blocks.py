@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
-from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
-from gdsload.order.hashing import MASK64, Purpose, derive_key
+from gdsload.order.hashing import Purpose, derive_key
 from gdsload.order.lanes import LaneRun, lane_offset, lane_share
 from gdsload.order.permutation import Permutation
 from gdsload.order.recent import Recent
@@ -83,8 +82,8 @@ class BlockOrder:
     position and not between blocks, so that their sizes never depend on how full blocks are.
 
     The block sequence is built on first use, and the ids of the windows used last are kept: at most two pieces
-    of 512 KiB for each lane. Safe to share between threads. Methods raise OptionError for positions that a lane, or for
-    `sorted_ids` one window of it, does not have.
+    of 512 KiB for each lane. Safe to share between threads. Methods check no positions: a lane, or for `sorted_ids` one
+    window of it, has them.
 
     Args:
         run_lengths: samples of each shard, in dataset order; `samples` are all of them.
@@ -92,18 +91,12 @@ class BlockOrder:
         window: samples shuffled together: lane positions of a window.
         lanes: number of lanes.
         key: 64-bit key, from `derive_key`.
-
-    Raises:
-        OptionError: if an argument is out of range.
     """
 
     def __init__(self, run_lengths: Sequence[int], *, block: int, window: int, lanes: int, key: int) -> None:
-        self._run_lengths = check_run_lengths(run_lengths)
+        self._run_lengths = np.array(run_lengths, np.int64)
         self.samples = int(self._run_lengths.sum())
-        self._block = check_whole(block, "block", 1, MAX_SAMPLES)
-        self.window = check_whole(window, "window", 1, MAX_SAMPLES)
-        self.lanes = check_whole(lanes, "lanes", 1, MAX_SAMPLES)
-        self.key = check_whole(key, "key", 0, MASK64)
+        self._block, self.window, self.lanes, self.key = block, window, lanes, key
         self._lock = threading.Lock()
         self._sequence: BlockSequence | None = None
         self._pieces: Recent[tuple[int, int, int], NDArray[np.int64]] = Recent(_PIECES_PER_LANE * self.lanes)
@@ -115,12 +108,10 @@ class BlockOrder:
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of `lane`."""
-        check_whole(lane, "lane", 0, self.lanes - 1)
         return lane_share(self.samples, lane, self.lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
         """Return the positions [start, stop) of the window of `lane` that holds `position`."""
-        check_whole(position, f"position of lane {lane}", 0, self.lane_length(lane) - 1)
         return self._window_bounds(lane, self._window_number(lane, position))
 
     def _first_window(self, lane: int) -> int:
@@ -141,7 +132,6 @@ class BlockOrder:
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
-        check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         parts = []
         while start < stop:
             window = self._window_number(lane, start)
@@ -161,10 +151,8 @@ class BlockOrder:
         The runs are the positions: one at least, none of them twice. Beside the ids comes, for each position in the
         order of the runs, the index of its id among them.
         """
-        low, high = runs[0].start, runs[-1].stop
-        window = self._window_number(lane, low)
+        window = self._window_number(lane, runs[0].start)
         first, last = self._window_bounds(lane, window)
-        check_range(low, high, last, f"window {window} of lane {lane}")
         starts, lengths = self.sequence().extents(*self._window_range(lane, window))
         permutation = self._permutation(lane, window, last - first)
         parts = [permutation(run.start - first, run.stop - first) for run in runs]
@@ -189,7 +177,6 @@ class BlockOrder:
 
         They are given by first id and the one after the last; int64, shape [runs, 2], in rising order.
         """
-        check_range(start, stop, self.lane_length(lane), f"lane {lane}")
         base = lane_offset(self.samples, lane, self.lanes)
         starts, lengths = self.sequence().extents(base + start, base + stop)
         by_id = starts.argsort()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
-from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
+from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
 from gdsload.order.orders import OneLane
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
@@ -115,21 +115,18 @@ class Mixture:
 class MixOrder(OneLane):
     """The order of one epoch of a mixture, in one lane. Its ids count through the datasets one after the other.
 
-    Each pass through a dataset is its own permutation if `shuffled`, else in dataset order. Raises OptionError if seed
-    or epoch are not in [0, 2**64).
+    Each pass through a dataset is its own permutation if `shuffled`, else in dataset order.
     """
 
     def __init__(self, mixture: Mixture, *, shuffled: bool, seed: int, epoch: int) -> None:
         self.samples, self._mixture, self._shuffled = mixture.samples, mixture, shuffled
-        self._seed = check_whole(seed, "seed", 0, MASK64)
-        self._epoch = check_whole(epoch, "epoch", 0, MASK64)
+        self._seed, self._epoch = seed, epoch
         self._starts = [0, *accumulate(mixture.lengths)]
         self._turns: Recent[int, NDArray[np.int64]] = Recent(_RECENT_TURNS)
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
-        check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.empty(stop - start, dtype=np.int64)
         for turn in range(start // TURN, -(-stop // TURN)):
             begin = turn * TURN

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.order.blocks import BlockOrder
-from gdsload.order.checks import MAX_SAMPLES, check_range, check_run_lengths, check_whole
-from gdsload.order.hashing import MASK64, Purpose, derive_key
+from gdsload.order.checks import MAX_SAMPLES, check_whole
+from gdsload.order.hashing import Purpose, derive_key
 from gdsload.order.order_options import OrderOptions
 from gdsload.order.permutation import Permutation
 
@@ -54,34 +54,30 @@ class OneLane:
 
     def lane_length(self, lane: int) -> int:
         """Return the number of positions of lane 0."""
-        check_whole(lane, "lane", 0, 0)
         return self.samples
 
 
 class SequentialOrder(OneLane):
-    """Dataset order, in one lane; OptionError if the number of samples is out of range."""
+    """Dataset order, in one lane."""
 
     def __init__(self, samples: int) -> None:
-        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
+        self.samples = samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
-        check_range(start, stop, self.lane_length(lane), "the epoch")
         ids = np.arange(start, stop, dtype=np.int64)
         ids.flags.writeable = False
         return ids
 
 
 class FullOrder(OneLane):
-    """One permutation of all samples, in one lane, by a 64-bit key; OptionError if an argument is out of range."""
+    """One permutation of all samples, in one lane, by a 64-bit key."""
 
     def __init__(self, samples: int, key: int) -> None:
-        self.samples = check_whole(samples, "number of samples", 0, MAX_SAMPLES)
-        self.permutation = Permutation(self.samples, key)
+        self.samples, self.permutation = samples, Permutation(samples, key)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
-        check_range(start, stop, self.lane_length(lane), "the epoch")
         return self.permutation(start, stop)
 
 
@@ -93,14 +89,12 @@ class GivenOrder(OneLane):
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `Order`."""
-        check_range(start, stop, self.lane_length(lane), "the epoch")
         return self._ids[start:stop]
 
 
 def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epoch: int) -> Order:
     """Make the order of one epoch, of shards with so many samples each; OptionError if an argument is out of range."""
-    check_whole(seed, "seed", 0, MASK64)
-    check_whole(epoch, "epoch", 0, MASK64)
+    samples = check_whole(sum(run_lengths), "number of samples", 0, MAX_SAMPLES)
     if options.shuffle == "block":
         return BlockOrder(
             run_lengths,
@@ -109,7 +103,6 @@ def make_order(options: OrderOptions, run_lengths: Sequence[int], seed: int, epo
             lanes=options.lanes,
             key=derive_key(seed, epoch, Purpose.BLOCKS),
         )
-    samples = int(check_run_lengths(run_lengths).sum())
     if options.shuffle == "full":
         return FullOrder(samples, derive_key(seed, epoch, Purpose.SAMPLES))
     return SequentialOrder(samples)

@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.order.checks import MAX_SAMPLES, check_range, check_whole
 from gdsload.order.feistel import TILE, Feistel
-from gdsload.order.hashing import MASK64, hash_into
+from gdsload.order.hashing import hash_into
 from gdsload.order.recent import Recent
 from gdsload.system.arrays import argsort
 
@@ -51,8 +50,7 @@ class Permutation:
     __slots__ = ("_chunks", "_each", "_feistel", "_key", "_n")
 
     def __init__(self, n: int, key: int) -> None:
-        self._n = check_whole(n, "n", 0, MAX_SAMPLES)
-        self._key = check_whole(key, "key", 0, MASK64)
+        self._n, self._key = n, key
         self._feistel = Feistel(self._n, self._key) if self._n > EXACT_LIMIT else None
         # Of a network few at a time: the beginning of an epoch waits for them.
         self._each = EXACT_LIMIT if self._feistel is None else TILE
@@ -62,8 +60,7 @@ class Permutation:
         return self._n
 
     def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the images of positions [start, stop), read-only, shape [stop - start]; OptionError if outside."""
-        check_range(start, stop, self._n, "the permutation")
+        """Return the images of positions [start, stop), which are within [0, n); read-only, shape [stop - start]."""
         each = self._each
         first = start // each
         if stop <= (first + 1) * each:

@@ -79,13 +79,8 @@ class TestRegistered(OnDevice):
 class TestGds(OnDevice):
     """Batches in compat mode, too, where they have to fit into the slabs that cuFile has by default."""
 
-    @pytest.fixture(
-        params=[{}, {"register": True}, {"batches": True}, {"engine": "kvikio"}],
-        ids=["plain", "registered", "in batches", "by kvikio"],
-    )
+    @pytest.fixture(params=[{}, {"register": True}, {"batches": True}], ids=["plain", "registered", "in batches"])
     def open_backend(self, request):
-        if "engine" in request.param:
-            pytest.importorskip("kvikio")
         options = {"register": False, **request.param}
         return lambda files: GdsBackend(files, self.device, **options)
 

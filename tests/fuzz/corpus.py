@@ -34,6 +34,8 @@ def headers(folder: Path) -> list[bytes]:
     own = [forge(FIELDS, 4, {"x": bytes(range(24))}), forge(PACKED["fields"], 4, {}, [["a", "b"], ["c", "e", "d"]]),
            forge({"i": {"dtype": "image", "codecs": ["png"]}, "x": {"dtype": "int64", "shape": []}}, 2, {})]  # fmt: skip
     texts = [raw[8:PAGE].rstrip() + b"\0" for raw in own]
+    shared = {"é": {"dtype": "int32", "shape": [None, 2]}, "m": {"dtype": "bool", "shape": [None]}}
+    texts.append(forge(shared, 5, {})[8:PAGE].rstrip() + b"\0")
     entry = {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}
     texts.append(json.dumps({"a": entry, "b": {"dtype": "BF16", "shape": [2], "data_offsets": [8, 12]}}).encode())
     broken = [b'{"a":[' + b"[]," * 3000 + b"[]]}", b'{"a":' + DEEP, plain_header(**{"n" * 5000: [2, 0]})]

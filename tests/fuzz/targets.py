@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from gdsload import DataLoader, GdsloadError, Mix, ShardDataset, ShardWriter
+from gdsload import DataLoader, FormatError, GdsloadError, Mix, ShardDataset, ShardWriter
 from gdsload.transforms import DecodeImage
 from tests.fuzz.plain import PAGE, PlainShard, forge, row_bytes, with_length
 
@@ -169,7 +169,9 @@ class Targets:
         put(path, raw)
         try:
             dataset = ShardDataset(path, mmap=bool(len(raw) // PAGE % 2))
-        except GdsloadError:
+        except GdsloadError as error:
+            problems = error.problems if isinstance(error, FormatError) else ()
+            assert all(one.file == str(path) and 0 <= (one.offset or 0) <= len(raw) for one in problems)
             return False
         return compare(dataset, [PlainShard(raw)], zlib.crc32(raw))
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from gdsload import Field, OptionError, ShardWriter, Verify
+from gdsload import Field, OptionError, ShardWriter
 
 RANKS = 4
 
@@ -47,26 +47,8 @@ def failing(made):
         return [len(found), made.state_dict()["position"], type(error).__name__, str(error)]
     return [len(found), None, None, None]
 
-def changed(batch):
-    if rank == 1 and batch["index"][0] == first:
-        batch["x"] = batch["x"].clone()
-        batch["x"][-1, -1] += 1
-    return batch
-
-def broken(batch):
-    if rank == 2 and batch["index"][0] == third:
-        raise ValueError("no batch here")
-    return batch
-
-class Unspeakable(int):
-    def __repr__(self):
-        raise ValueError("it cannot be hashed")
-
-def unhashable(batch):
-    return {**batch, "odd": Unspeakable(rank)} if rank == 2 and batch["index"][0] == third else batch
-
 found = {}
-found["mesh"] = read(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True)))
+found["mesh"] = read(loader(ranks=mesh))
 found["slice"] = read(loader(ranks=mesh["dp"]))
 found["flat"] = read(loader(ranks=flat))
 found["group"] = read(loader(ranks=pair))
@@ -86,7 +68,6 @@ again = loader(15, seed=None)
 again.load_state_dict(early)
 found["undrawn"] = [again.seed, len(read(again)), again.seed]
 
-first = read(loader(ranks=mesh))[1][0]
 found["other seed"] = failing(loader(ranks=mesh, seed=int(rank == 3)))
 found["other order"] = failing(loader(ranks=dist.group.WORLD, shuffle=rank > 1))
 made = loader(ranks=mesh)
@@ -101,7 +82,7 @@ fields = ["n"] if rank % 2 else ["t"]
 draw = lambda epoch: torch.arange(rank // 3, 500)
 found["other indices"] = failing(loader(100, False, ranks=mesh, sampler=draw))
 found["other fields"] = failing(gdsload.DataLoader(words, 10, fields=fields, device="cpu", ranks=mesh))
-found["other batch"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=changed))
+
 def noticed(made):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -124,11 +105,6 @@ quiet |= {"other sizes": loader(20 + rank, seed=rank), "one function": randomly(
 found["noticed"] = {name: noticed(made) for name, made in plain.items()}
 found["quiet"] = [noticed(made) for made in quiet.values()]
 
-third = read(loader(ranks=mesh))[3][0]
-found["broken"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=broken))
-found["unhashable"] = failing(loader(ranks=mesh, verify=gdsload.Verify("off", peers=True), transform=unhashable))
-length = 300 if rank else 200
-found["shorter"] = failing(loader(100, False, ranks=mesh, verify=gdsload.Verify("off", peers=True), sampler=range(length)))
 made = loader(100, False, ranks=mesh, sampler=RandomSampler(range(1000), generator=torch.Generator().manual_seed(rank)))
 next(iter(made))
 found["sampler"] = [made.state_dict()["rank"], made.state_dict()["world_size"]]
@@ -226,29 +202,6 @@ class TestProcesses:
         assert {tuple(one["noticed"][name]) for one in told for name in ("order", "twice")} == {()}
         assert [one["quiet"] for one in told] == [[[]] * 6] * RANKS
 
-    def test_peers_with_another_batch_are_named(self, told):
-        for one in told[:2]:
-            batches, position, kind, text = one["other batch"]
-            assert (batches, position, kind) == (1, 60, "OptionError")
-            assert "do not, at step 1: rank 0: " in text
-            assert ", rank 1: " in text
-        assert [one["other batch"][:1] for one in told[2:]] == [[17]] * 2
-
-    @pytest.mark.parametrize(("what", "error"), [("broken", "no batch here"), ("unhashable", "it cannot be hashed")])
-    def test_what_fails_at_one_of_them_fails_at_all(self, told, what, error):
-        """A batch that cannot be compared is not lost either: the state stands before it at all of them."""
-        assert [one[what][0] for one in told] == [17, 17, 3, 3]
-        assert told[2][what][1:] == [180, "ValueError", error]
-        assert told[3][what][1:] == [
-            180, "ReadError", f"rank 2, which gets the same batches, failed: ValueError: {error}",
-        ]  # fmt: skip
-
-    def test_none_waits_for_one_whose_epoch_is_over(self, told):
-        for one in told[:2]:
-            assert one["shorter"][2] == "OptionError"
-            assert "rank 0: no batch (epoch 0)" in one["shorter"][3]
-        assert [one["shorter"][:1] for one in told[2:]] == [[3]] * 2
-
     def test_the_state_of_a_sampler_names_the_rank_among_the_data_parallel_ones(self, told):
         assert [one["sampler"] for one in told] == [[0, 2], [0, 2], [1, 2], [1, 2]]
 
@@ -300,11 +253,9 @@ class TestOptions:
         with pytest.raises(OptionError, match="which this process is no rank of"):
             load(plain, ranks=dist.new_group([0, 2]))
 
-    def test_a_part_of_a_mesh_has_no_peers_and_no_seed_of_all(self, load, plain, join):
+    def test_a_part_of_a_mesh_has_no_seed_of_all(self, load, plain, join):
         join(1, 4)
         part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
-        with pytest.raises(OptionError, match="verify.peers is True.*Pass the whole mesh"):
-            load(plain, ranks=part, verify=Verify("off", peers=True))
         with pytest.raises(OptionError, match="the 2 ranks of the mesh or group .*there are 4.*whole mesh, or a s"):
             load(plain, ranks=part, seed=None)
 

@@ -21,7 +21,6 @@ from gdsload import (
     PerSample,
     ShardDataset,
     TokenBudget,
-    Verify,
     Windows,
 )
 from gdsload.transforms import DecodeImage
@@ -111,8 +110,7 @@ VALUES = [
     ("shuffle", [1, 0, "yes", "sequential", "Full", "", 2.0], 'no way to shuffle.*Pass `shuffle="full"`'),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
-    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all', and gdsload.Verify"),
-    ("verify", [Verify(peers=True)], "verify.peers is True, but nothing says which ranks get .*the whole mesh"),
+    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all'"),
     # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
@@ -124,7 +122,6 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
-    *((lambda name=name: Verify(**{name: "x"}), f"{name} is 'x'") for name in ("stored", "on_corrupt", "peers")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")
@@ -132,7 +129,6 @@ GROUPS = [
         for value in (0, -1, 513, 1.5, "8")
     ),
     *((lambda kind=kind: kind(pinned="1KiB"), "pinned is 1024 bytes, but must be at") for kind in (Auto, Bounce)),
-    *((lambda kind=kind: kind(engine="cuda"), 'engine is .*"cufile" or "kvikio"') for kind in (Auto, Gds)),
     (lambda: Gds(compat="no"), "compat is 'no'"),
     (lambda: PerSample([]), "has no transform"),
     (lambda: PerSample([len, 5]), "5 cannot be called"),

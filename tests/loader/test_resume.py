@@ -213,10 +213,10 @@ class TestSetEpoch:
             assert loader.state_dict()["epoch"] == int(epoch)
             json.dumps(loader.state_dict())
 
-    @pytest.mark.parametrize("epoch", [-1, 2**64, 1.0, "1", None, True])
+    @pytest.mark.parametrize("epoch", [-1, 2**64, 1.0, "1", None])
     def test_anything_else_is_refused(self, make, epoch):
         with make() as loader:
-            with pytest.raises(OptionError, match="epoch is .*no whole number"):
+            with pytest.raises(OptionError, match=f"epoch is {epoch!r}, (which|but)"):
                 loader.set_epoch(epoch)
             assert loader.epoch == 0
 

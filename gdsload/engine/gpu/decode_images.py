@@ -94,7 +94,6 @@ class DeviceImages(HostImages):
 
     @property
     def device(self) -> torch.device:
-        """See `HostImages.device`."""
         return self._device
 
     def __call__(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
@@ -107,14 +106,12 @@ class DeviceImages(HostImages):
             super().__call__(batches, stopped)
 
     def finish(self, images: FieldImages) -> None:
-        """See `HostImages.finish`."""
         with on(self._results):
             super().finish(images)
             if images.looked.errors:  # whose images it may just have filled with zeros
                 record(self._results).synchronize()
 
     def close(self) -> None:
-        """See `HostImages.close`."""
         with self._opening:
             decoder, self._opened = self._opened, None
         if decoder is not None and decoder != "not yet":
@@ -122,7 +119,6 @@ class DeviceImages(HostImages):
         super().close()
 
     def begin(self, images: FieldImages, stopped: Callable[[], bool]) -> Callable[[], None]:
-        """See `HostImages.begin`."""
         looked = images.looked
         given = np.zeros(len(looked), np.bool_) if self._decoder() is None else looked.hardware()
         parts = [_Part(images, part[given[part]], part, {}, stopped) for part in _parts(looked)]
@@ -139,7 +135,6 @@ class DeviceImages(HostImages):
         return complete
 
     def look(self, name: str, batches: Sequence[ImageBatch]) -> FieldImages:
-        """See `HostImages.look`."""
         with on(self._results):
             return super().look(name, batches)
 

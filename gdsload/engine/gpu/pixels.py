@@ -8,11 +8,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from gdsload.shards.format.image_header import REVERSED_COLUMNS, REVERSED_ROWS
 from gdsload.system.arrays import IntArray
 
-_UPWARDS, _BACKWARDS = (3, 4, 7, 8), (2, 3, 6, 7)
-"""EXIF's orientations of images whose rows, and columns, upright ones have in the other order."""
-_TURNS = np.array([(one >= 5, one in _UPWARDS, one in _BACKWARDS) for one in range(9)], np.int64)
+_TURNS = np.array([(one >= 5, one in REVERSED_ROWS, one in REVERSED_COLUMNS) for one in range(9)], np.int64)
 """For each orientation: whether rows become columns, and those two."""
 
 
@@ -96,5 +95,5 @@ class PackedPixels(NamedTuple):
 def turned(image: torch.Tensor, orientation: int) -> torch.Tensor:
     """An image on a GPU, turned as EXIF's orientation says."""
     found = image.transpose(1, 2) if orientation >= 5 else image
-    dims = [dim for dim, those in ((1, _UPWARDS), (2, _BACKWARDS)) if orientation in those]
+    dims = [dim for dim, those in ((1, REVERSED_ROWS), (2, REVERSED_COLUMNS)) if orientation in those]
     return found.flip(dims) if dims else found

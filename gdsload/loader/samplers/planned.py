@@ -24,7 +24,7 @@ from gdsload.loader.batch_fields import mean_sample_bytes
 from gdsload.loader.ranks import rank_and_world_size
 from gdsload.loader.selection import sample_space, select
 from gdsload.order import Permutation, Purpose, Schedule, derive_key, resolve
-from gdsload.order.checks import check_epoch, check_whole
+from gdsload.order.checks import check_whole
 from gdsload.system.arrays import IntArray
 
 _WINDOW_STEPS = 64
@@ -87,7 +87,7 @@ class PlannedSampler(Sampler[IntArray], ABC):
         Raises:
             OptionError: if it is no whole number from 0 to 2**64 - 1.
         """
-        self.epoch = check_epoch(epoch)
+        self.epoch = check_whole(epoch, "epoch", 0, 2**64 - 1)
 
     @property
     def samples(self) -> int:

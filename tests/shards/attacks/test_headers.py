@@ -262,6 +262,13 @@ def test_holes_and_overlaps_are_reported_together():
     assert [problem.offset - data for problem in caught.value.problems] == [3, 7, 14, 24]
 
 
+def test_file_cut_anywhere_is_refused():
+    whole = len(GOOD).to_bytes(PREFIX_BYTES, "little") + GOOD + bytes(4)
+    for length in range(len(whole)):
+        with pytest.raises(FormatError, match="no valid safetensors file"):
+            parse_header(whole[: header_bytes(whole[: min(length, PREFIX_BYTES)], length, FILE)], length, FILE)
+
+
 @pytest.mark.timeout(20)
 def test_many_faults_take_no_longer_than_many_tensors():
     # With a search of the header for each fault this takes minutes: names with escapes are searched for in vain.

@@ -297,11 +297,10 @@ def test_metadata_at_the_limits_are_read(found):
     assert parse_index(index.to_bytes(), FILE).metadata == found
 
 
-def test_changed_metadata_are_refused():
-    """Every byte of them: a name of a class that is another one is as wrong as a flipped pixel."""
+def test_a_changed_byte_is_refused():
+    """Of metadata, too: a name of a class that is another one is as wrong as a flipped pixel."""
     raw = DESCRIBED.to_bytes()
-    begin, end = raw.index(b'"metadata"'), raw.index(b'"metadata_sha256"')
-    for at in range(begin, end):
+    for at in range(len(raw)):
         for bit in (1, 2, 16):
             changed = raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :]
             try:
