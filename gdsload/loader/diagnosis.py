@@ -8,13 +8,16 @@ plans and hands over batches too slowly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from gdsload.engine.stats import LoaderStats, short
+from gdsload.errors import ReadError
 from gdsload.loader.resources import SHARE_OF_VRAM
+from gdsload.system.drive_rate import measure_drive
 from gdsload.system.probe.tree import Tree
 from gdsload.system.ram import memory_room
 from gdsload.system.units import counted
@@ -32,6 +35,7 @@ _FEW = 0.1
 """If a smaller share of the bytes comes from a drive, the data are in the page cache."""
 _SMALL_ROWS = 2**16
 _SAID_S = 0.005
+_PROBE_S, _LONG_READ_BYTES = 1.0, 2**20
 _LINK_PATHS = ("mapped", "pagecache")
 _CLAUSES: dict[Limit, str] = {
     "drive": "The drive limits this run",
@@ -64,6 +68,7 @@ class Diagnosis:
         vram_room: default size in bytes of a cache in the GPU's memory; None without a GPU.
         shuffle: the shuffle, as in `loader.order_options`.
         cache: the option `cache` of the loader.
+        drive_rate: bytes per second that the drive delivered in a probe; None if it was not measured.
     """
 
     stats: LoaderStats
@@ -75,6 +80,7 @@ class Diagnosis:
     vram_room: int | None = None
     shuffle: str = "sequential"
     cache: str = "pagecache"
+    drive_rate: float | None = None
 
     @property
     def times(self) -> dict[str, float]:
@@ -138,14 +144,15 @@ class Diagnosis:
         }
         found |= {f"{name}_threads": round(busy, 3) for name, busy in self.times.items()}
         names = ("threads", "on_gpu", "sample_bytes", "dataset_bytes", "memory_room", "vram_room", "shuffle", "cache")
-        given = {name: getattr(self, name) for name in (*names, "rate", "from_drive_share")}
+        given = {name: getattr(self, name) for name in (*names, "rate", "drive_rate", "from_drive_share")}
         return {"limit": self.limit, **{name: value for name, value in given.items() if value is not None}, **found}
 
     def __str__(self) -> str:
         stats, limit = self.stats, self.limit
         clause = _CLAUSES[limit]
         if limit == "drive":
-            clause += f": it delivers {short(self.rate, 'B/s')}"
+            share = "" if self.drive_rate is None else f", {self.rate / self.drive_rate:.0%} of its speed in a probe"
+            clause += f": it delivers {short(self.rate, 'B/s')}{share}"
         elif limit in ("link", "gather", "decode", "transform"):
             clause += f": {short(self.rate, 'B/s')} go through it"
         if stats.starved_s is None:
@@ -164,9 +171,11 @@ class Diagnosis:
     __repr__ = __str__
 
     def _do_about_drive(self) -> str:
+        if self.drive_rate is not None and self.rate < 0.6 * self.drive_rate and self.shuffle != "block":
+            return 'shuffle="block": the drive is faster with longer reads, and more threads do not make reads longer.'
         if self.stats.epoch == 0 and self.memory_room is not None and self.dataset_bytes < self.memory_room:
             return "nothing, if more epochs follow: this was the first one, and later ones read from memory."
-        if self.shuffle == "full" and self.sample_bytes < _SMALL_ROWS:
+        if self.drive_rate is None and self.shuffle == "full" and self.sample_bytes < _SMALL_ROWS:
             return 'shuffle="block": it reads neighbouring samples together, in long reads.'
         if found := self._fits():
             return found
@@ -204,10 +213,10 @@ class Diagnosis:
         return f'cache="vram": {fit}; loading would still cost about {lost:.0%} of the time.'
 
 
-def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int) -> Diagnosis:
-    """The diagnosis of a loader with this plan."""
+def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int, *, probe: bool) -> Diagnosis:
+    """The diagnosis of a loader with this plan. `probe` allows to measure the drive for a second if it is the limit."""
     on_cuda = plan.device.type == "cuda"
-    return Diagnosis(
+    found = Diagnosis(
         stats,
         threads,
         on_gpu=plan.placement == "gpu",
@@ -218,3 +227,10 @@ def diagnosed(plan: LoaderPlan, stats: LoaderStats, threads: int) -> Diagnosis:
         shuffle=plan.order.shuffle,
         cache=plan.options.cache,
     )
+    if not probe or found.limit != "drive":
+        return found
+    read_bytes = int(plan.sample_bytes) if plan.order.shuffle == "full" else _LONG_READ_BYTES
+    files = [source.path for dataset in plan.selected.datasets for source in dataset.sources]
+    with suppress(ReadError):  # a file system without O_DIRECT, or files that are elsewhere
+        return replace(found, drive_rate=measure_drive(files, read_bytes, _PROBE_S).gb_per_s * 1e9)
+    return found

@@ -121,7 +121,8 @@ class Life:
         stats = self.epoch_stats
         if stats.batches < ENOUGH_BATCHES:
             stats = self.settled().since(LoaderStats())
-        return diagnosed(self._plan, stats, self._threads)
+        running = any(not one.stopped for one in self.pipelines)
+        return diagnosed(self._plan, stats, self._threads, probe=not running)
 
     @property
     def backend(self) -> BackendStatus:

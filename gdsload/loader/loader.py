@@ -301,7 +301,7 @@ class DataLoader(TorchAttributes):
         self._life.stats.observers += (observer,)
 
     def diagnose(self) -> Diagnosis:
-        """Find what limits this loop, from the counters."""
+        """Find what limits this loop, from the counters; a drive is also read for a second if no epoch is running."""
         return self._life.diagnosed()
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,8 @@ SMALL = {"shuffle": "full", "sample_bytes": 4096}
         ("drive", 'cache="vram": 61 GB of 193 GB fit', {**GPU, **SIZES}),
         ("drive", "spread the shards", {**GPU, **SIZES, "cache": "vram"}),
         ("drive", "spread the shards", {**GPU, **SIZES, "vram_room": 10**9}),
+        ("drive", "spread the shards", {**GPU, "drive_rate": 12e9, **SMALL}),
+        ("drive", 'shuffle="block": the drive is faster with longer reads', {**GPU, "drive_rate": 30e9}),
         ("drive", 'shuffle="block": it reads', {"stats": READS, **SMALL}),
         ("drive", "spread", {"stats": replace(BOUNCED, drive_bytes=700 * 10**9), "on_gpu": True}),
         ("drive", "spread", {"stats": replace(GPU["stats"], drive_bytes=0), "on_gpu": True}),
@@ -60,8 +63,8 @@ def test_the_limit_and_what_to_do(limit, do, evidence):
 
 
 def test_two_sentences():
-    assert repr(Diagnosis(**GPU, **SIZES)) == (
-        "The drive limits this run: it delivers 11.6 GB/s; the GPU was idle for 13.9% of "
+    assert repr(Diagnosis(**GPU, **SIZES, drive_rate=12e9)) == (
+        "The drive limits this run: it delivers 11.6 GB/s, 96% of its speed in a probe; the GPU was idle for 13.9% of "
         "the last 2000 steps (5.3 ms of 38 ms). Per second the loader's threads spent 0.92 s waiting for reads, 0.13 s "
         "gathering; 50% of the batches were ready in time.\n"
         'Do: cache="vram": 61 GB of 193 GB fit and are then read only once; loading would still cost about 0% of the time.'
@@ -86,6 +89,16 @@ def slow(sample):
 
 
 @pytest.fixture
+def probed(monkeypatch):
+    """The probes of a drive, which find 3 GB/s."""
+    calls = []
+    monkeypatch.setattr(
+        "gdsload.loader.diagnosis.measure_drive", lambda *given: calls.append(given) or SimpleNamespace(gb_per_s=3.0)
+    )
+    return calls
+
+
+@pytest.fixture
 def kernel(monkeypatch, limit):
     """A kernel that says that the bytes are in the page cache; where the drive is the limit, one that does not say."""
     monkeypatch.setattr("gdsload.loader.life.bytes_from_drives", lambda: None if limit == "drive" else 0)
@@ -102,7 +115,7 @@ def kernel(monkeypatch, limit):
         ("unknown", {}, (0.0, None)),
     ],
 )
-def test_real_loops(load, plain, wrap, limit, options, seconds):
+def test_real_loops(load, plain, wrap, probed, limit, options, seconds):
     drive_s, step_s = seconds
     wrap(lambda inner: SlowBackend(inner, drive(drive_s)))
     loader = load(plain, 20, mmap=False, **options)
@@ -111,7 +124,12 @@ def test_real_loops(load, plain, wrap, limit, options, seconds):
             time.sleep(bool(epoch) * step_s)
         if epoch and loader.diagnose().limit == limit:
             break
-    assert loader.diagnose().limit == limit
+    found = loader.diagnose()
+    assert (found.limit, found.drive_rate) == (limit, 3e9 if limit == "drive" else None)
+    calls, batches = len(probed), iter(loader)
+    next(batches)
+    loader.diagnose()
+    assert len(probed) == calls  # while batches are read, the drive is left alone
 
 
 @pytest.mark.parametrize(("loader_s", "step_s"), [(0.02, 0.002), (0.002, 0.02)])
