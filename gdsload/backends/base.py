@@ -69,6 +69,7 @@ class TierStatus:
         held_bytes: what it holds.
         shards: how many shards it holds.
         hit_bytes: bytes of samples that were read from it.
+        evictions: how many times a shard was evicted for another.
         trouble: why it takes no further shard, or image; empty while it may.
         images: how many decoded images it holds.
     """
@@ -77,6 +78,7 @@ class TierStatus:
     held_bytes: int
     shards: int
     hit_bytes: int
+    evictions: int = 0
     trouble: str = ""
     images: int = 0
 
@@ -84,7 +86,7 @@ class TierStatus:
         room = f"{format_bytes(self.held_bytes)} of {format_bytes(self.budget_bytes)}"
         trouble = f" ({self.trouble})" if self.trouble else ""
         what = counted(self.images, "image") if self.images else counted(self.shards, "shard")
-        return f"{what}, {room}, {format_bytes(self.hit_bytes)} served{trouble}"
+        return f"{what}, {room}, {format_bytes(self.hit_bytes)} served, {self.evictions} evicted{trouble}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,12 +1,14 @@
 """Registering shards with CUDA, of which a stand-in does what takes long or fails."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from gdsload.backends import mapped
 from gdsload.backends.mapped import MappedBackend
@@ -100,40 +102,67 @@ def test_what_is_registered_while_the_backend_is_closed_does_not_stay(backend, c
     assert (cuda.registered, backend.registered_bytes) == (set(), 0)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.tuples(
-            st.sets(st.integers(0, 3), min_size=1, max_size=3), st.sets(st.integers(0, 3), max_size=1), st.booleans()
-        ),
-        max_size=8,
-    )
-)
-def test_registrations_stay_and_within_their_budget(folder, cuda, calls):
-    """Shards that are registered for reads or ahead of them; CUDA may refuse some."""
-    files = files_in(folder, mapped=True)
-    files.ensure_open(np.arange(4))
-    budget = files.length(3)  # or for all others
-    backend, there = MappedBackend(files, torch.device("cpu"), register_bytes=budget), set()
+class Registrations(RuleBasedStateMachine):
+    """Shards that are registered for reads or ahead of them, while reads of others end in any order."""
 
-    def total(chosen):
-        return sum(map(files.length, chosen))
+    def __init__(self, folder, cuda):
+        super().__init__()
+        self.cuda, self.files, self.reads = cuda, files_in(folder, mapped=True), []
+        self.files.ensure_open(np.arange(4))
+        self.budget = self.files.length(3)  # or for all others
+        self.backend = MappedBackend(self.files, torch.device("cpu"), register_bytes=self.budget)
 
-    for wanted, unwilling, ahead in calls:
-        before, cuda.refused = there, files.base[list(unwilling)]
-        chosen = {min(wanted)} if ahead else wanted
-        fits, refused = total(before | chosen) <= budget, unwilling & chosen - before
+    def total(self, chosen):
+        return sum(map(self.files.length, chosen))
+
+    def registered(self):
+        return set(np.flatnonzero(self.backend.registered).tolist())
+
+    @rule(chosen=st.sets(st.integers(0, 3), min_size=1, max_size=3), refused=st.sets(st.integers(0, 3), max_size=1))
+    def read(self, chosen, refused):
+        self.cuda.refused = self.files.base[list(refused)]
+        refused, held = refused & chosen - self.registered(), set().union(*(one for one, _ in self.reads))
         try:
-            trouble = backend.try_register(min(chosen)) if ahead else ""
-            if not ahead:
-                backend.read(extents_of([(file, 0, 64) for file in chosen])).release()
-        except (BudgetError, BackendUnavailableError) as error:
-            trouble = str(error)
-        assert (not trouble) == (fits and not refused)
-        there = set(np.flatnonzero(backend.registered).tolist())
-        assert before <= there <= before | chosen - refused
-        assert trouble or chosen <= there
-        assert cuda.registered == set(files.base[list(there)].tolist())
-        assert backend.registered_bytes == total(there) <= budget
-    backend.close()
-    assert not cuda.registered
+            self.reads.append((chosen, self.backend.read(extents_of([(file, 0, 64) for file in chosen]))))
+            assert not refused
+        except BudgetError:
+            assert self.total(chosen | held) > self.budget
+        except BackendUnavailableError:
+            assert refused
+
+    @rule(file=st.integers(0, 3), refused=st.booleans())
+    def register_ahead(self, file, refused):
+        self.cuda.refused, before = self.files.base[[file] * refused], self.registered()
+        trouble = self.backend.try_register(file)
+        fits = self.total(before | {file}) <= self.budget
+        assert (not trouble) == (file in before or (fits and not refused))
+        assert self.registered() == before | (set() if trouble else {file})
+
+    @precondition(lambda self: self.reads)
+    @rule(which=st.integers(0, 99), released=st.booleans())
+    def end(self, which, released):
+        _, found = self.reads.pop(which % len(self.reads))
+        if released:  # or else dropped
+            found.release()
+
+    @invariant()
+    def what_is_read_is_registered_and_within_the_budget(self):
+        there = self.registered()
+        assert self.cuda.registered == set(self.files.base[list(there)].tolist())
+        assert self.backend.registered_bytes == self.total(there) <= self.budget
+        assert all(chosen <= there for chosen, _ in self.reads)
+
+    def teardown(self):
+        self.reads.clear()
+        for file in range(4):  # no failure has left a user that never ends
+            self.read({file}, set())
+            assert self.reads.pop()[0] == {file}
+        self.backend.close()
+        assert not self.cuda.registered
+
+
+def test_registrations_stay_within_their_budget_and_as_long_as_they_are_read(folder, cuda):
+    run_state_machine_as_test(
+        partial(Registrations, folder, cuda),
+        settings=settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=12),
+    )

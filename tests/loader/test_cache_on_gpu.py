@@ -79,7 +79,7 @@ def test_a_budget_for_some_of_the_shards(numbered):
         tier = loader.cache.tiers["vram"]
         # Every sample comes once, so what came out of the tier is what it holds.
         assert loader.backend.bytes_by_path["vram"] - before == tier.held_bytes
-        assert (tier.shards, tier.budget_bytes) == (2, 40 * 2**20)
+        assert (tier.shards, tier.evictions, tier.budget_bytes) == (2, 0, 40 * 2**20)
         assert "used up" in tier.trouble
         assert "used up" in str(loader.cache)
 

@@ -174,12 +174,19 @@ def test_mapped_without_mapping_is_refused(numbered):
         DataLoader(numbered, 100, device="cuda", backend="mapped", mmap=False)
 
 
-def test_mapped_beyond_its_budget_is_refused(numbered):
+def test_mapped_beyond_its_budget_is_refused_with_both_numbers(numbered):
     loader = DataLoader(
         numbered, 1000, "full", device="cuda", backend="mapped", memory=gdsload.Memory(registered="20MiB")
     )
     with loader, pytest.raises(BudgetError, match="20 MiB"):
         next(iter(loader))
+
+
+def test_mapped_in_order_goes_round_within_its_budget(numbered):
+    options = {"backend": "mapped", "memory": gdsload.Memory(registered="50MiB", prefetch="1MiB")}
+    with DataLoader(numbered, 500, device="cuda", **options) as loader:
+        seen = torch.cat([batch["x"][:, 0] for batch in loader])
+    assert torch.equal(seen.cpu(), torch.arange(20_000, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("backend", ["bounce", "host"])
