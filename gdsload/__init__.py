@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gdsload.loader.length_batches import LengthBuckets, TokenBudget
     from gdsload.loader.loader import DataLoader
     from gdsload.loader.mix import Mix
-    from gdsload.loader.options import Memory
+    from gdsload.loader.options import Memory, Verify
     from gdsload.loader.windows import Windows
     from gdsload.order import BlockShuffle, OrderOptions
     from gdsload.shards.format.schema import Field, Schema
@@ -101,6 +101,7 @@ __all__ = [
     "TokenBudget",
     "UnfinishedDatasetError",
     "Varlen",
+    "Verify",
     "VerifyReport",
     "Windows",
     "WriteError",
@@ -132,7 +133,7 @@ _HOMES = {
     "loader.length_batches": "LengthBuckets TokenBudget",
     "loader.loader": "DataLoader",
     "loader.mix": "Mix",
-    "loader.options": "Memory",
+    "loader.options": "Memory Verify",
     "loader.windows": "Windows",
     "order": "BlockShuffle OrderOptions",
     "shards.format.schema": "Field Schema",

@@ -44,7 +44,10 @@ _THREADS = 4
 _NUMBER_BITS = 32
 _LONGEST = 2**22
 """Bytes of a read from which it takes no adjacent one. The backend joins and cuts reads as suits its drives."""
-_REMEDY = "Restore the shard from a copy, or write the dataset again. The next `next` goes on after the batch."
+_REMEDY = (
+    "Restore the shard from a copy, or write the dataset again; "
+    '`verify=gdsload.Verify("{}", on_corrupt="skip")` leaves such batches out.'
+)
 
 
 class Checked:
@@ -73,6 +76,7 @@ class Checked:
         self.inner, self._columns, self._names, self._device = inner, columns, names, device
         self.name, self.in_place, self.addressable = inner.name, inner.in_place, inner.addressable
         self.check, self.bytes_by_path, self.tiers = inner.check, inner.bytes_by_path, inner.tiers
+        self._remedy = _REMEDY.format("all" if sample is None else "sample")
         self._keys: NDArray[np.uint64] | None = None
         if sample is not None:
             # Of the columns' names: their numbers depend on the fields that a loader reads.
@@ -127,7 +131,9 @@ class Checked:
             if ((low <= samples) & (samples < high)).any():
                 problems.append(problem)
         if problems:
-            raise ChecksumError("samples of a batch differ from what was written", problems=problems, remedy=_REMEDY)
+            raise ChecksumError(
+                "samples of a batch differ from what was written", problems=problems, remedy=self._remedy
+            )
 
     def _open(self, file: int) -> None:
         """Get the checksums of an open shard, and compare its offsets."""
@@ -144,7 +150,7 @@ class Checked:
                 for problem in opened.damage(entry, offset, piece)
             ]
             if problems:
-                raise ChecksumError("the offsets of ragged fields are damaged", problems=problems, remedy=_REMEDY)
+                raise ChecksumError("the offsets of ragged fields are damaged", problems=problems, remedy=self._remedy)
             texts = [opened.shard.digests[name] for name in self._columns]
             self._digests[file] = [np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64) for text in texts]
 

@@ -1,7 +1,7 @@
 """One epoch of a loader, as an iterator.
 
 Invariants:
-    1. One thread at a time asks for batches; `close` and `drop` may be called from any thread meanwhile.
+    1. One thread at a time is inside `next`; `close` and `drop` may be called from any thread meanwhile.
     2. The place moves when a batch is handed out, and not before: a run resumed from it gets each batch once.
     3. After an error of a transform, or of damaged samples, the next `next` goes on with the batch after it. Any other
        error ends the epoch, and each later `next` raises it again.
@@ -10,6 +10,8 @@ Invariants:
 from __future__ import annotations
 
 import copy
+import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from torch.autograd import profiler
 
 from gdsload.engine.batch_source import identity
 from gdsload.engine.prefetch import Prefetcher
-from gdsload.errors import GdsloadError, LoaderClosedError
+from gdsload.errors import ChecksumError, GdsloadError, LoaderClosedError
 from gdsload.loader.state import Place
 from gdsload.system.dropped import Closer
 from gdsload.system.failed import Failed
@@ -32,6 +34,7 @@ from gdsload.system.spans import span
 if TYPE_CHECKING:
     from gdsload.loader.life import Life
 
+_log = logging.getLogger("gdsload")
 _SPAN = "enumerate(DataLoader)#Epoch.__next__"
 """The span of torch's iterators, but for the class: profilers know loaders by it."""
 
@@ -45,6 +48,7 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, owner: Life, finish: Callable[[Any, Place, int], Any] | None) -> None:
         self._owner, self._finish = owner, finish
+        self._turn = threading.RLock()
         self.pipeline: Prefetcher | None = None
         self._batches: deque[tuple[Any, int]] = deque()
         self._hand_over: Callable[[Any], Any] = identity  # for these batches
@@ -83,17 +87,23 @@ class Epoch(Iterator[Any]):
             raise self._end()
         if self._fetching is not None and self._fetching == get_ident():
             raise RuntimeError("a transform asked for a batch of the epoch that it makes one of")
+        goes_on = False
         try:
-            self._owner.check_usable()
-            if self._failed:  # the batch at the place: it is not tried again
-                self._failed = False
-                self.place.step += 1
-            return self._next(entered)
+            self._owner.check_usable()  # before the lock, which a fork may have left locked
+            with self._turn:
+                try:
+                    return self._next(entered)
+                except BaseException as error:
+                    goes_on = self._failed  # before another thread has its turn
+                    if not goes_on:
+                        self._ended_by = _without_frames(error)
+                        self._over = True
+                    raise
         except BaseException as error:
-            if self._failed:
+            if goes_on:
                 raise
             self._over = True
-            self._ended_by = _without_frames(error)
+            self._ended_by = self._ended_by or _without_frames(error)
             park_at_exit()  # rather than end with an error because the loader was closed meanwhile
             if isinstance(error, KeyboardInterrupt):
                 self._stop()
@@ -112,7 +122,20 @@ class Epoch(Iterator[Any]):
         return StopIteration() if self._ended_by is None else copy.copy(self._ended_by)
 
     def _next(self, entered: float) -> Any:
-        finished, size = self._finished(entered)
+        if self._over:  # since we waited for our turn
+            raise self._end()
+        while True:
+            if self._failed:  # the batch at the place: it is not tried again
+                self._failed = False
+                self.place.step += 1
+            try:
+                finished, size = self._finished(entered)
+                break
+            except ChecksumError as damage:
+                if not (self._failed and self._owner.skips_damage):
+                    raise
+                problems = "; ".join(map(str, damage.problems))
+                _log.warning("the batch of step %d is left out: %s", self.place.step, problems)
         now = time.perf_counter()
         self._owner.stats.delivered(size, self._ready, self._waited_s, now - entered, now - self._since)
         self._since = now

@@ -75,7 +75,7 @@ def _add_real(batch: Any, place: Place, size: int, device: torch.device) -> None
         raise OptionError(
             f"adds 'real' to each batch, but `device_transform` returned a {type(batch).__name__}",
             option="with_real",
-            remedy="Let it return a dict.",
+            remedy="Let it return a dict, or take `loader.real_samples`.",
         )
     counted = place.schedule.counted(place.step, size)
     batch["real"] = real = torch.zeros(size, dtype=torch.bool, device=device)

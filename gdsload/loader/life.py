@@ -24,7 +24,7 @@ from gdsload.engine.sample_transform import SampleTransform
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
-from gdsload.errors import LoaderClosedError
+from gdsload.errors import LoaderClosedError, OptionError
 from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed
@@ -59,6 +59,8 @@ class Life:
         self.limits = limits_of(plan, progress.schedules.newest)
         self._transform = None
         options = plan.options
+        self.skips_damage = options.verify.on_corrupt == "skip"
+        self._refuse_to_skip()
         if options.device_transform:
             self._transform = DeviceTransform(options.device_transform, plan.device, progress.transform_key)
         self._samples, self._end_samples = None, None
@@ -304,8 +306,18 @@ class Life:
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", found)
 
+    def _refuse_to_skip(self) -> None:
+        """Raise OptionError if damaged batches are left out, and other ranks would wait for this one at the end."""
+        if self.skips_damage and (self._plan.groups is not None or self._plan.schedule.world()[1] > 1):
+            raise OptionError(
+                "is 'skip', but all ranks must make equally many steps",
+                option="verify.on_corrupt",
+                remedy="Leave it out: the error names the samples, and `torch.utils.data.Subset` reads all others.",
+            )
+
     def _start(self, epoch: Epoch) -> Prefetcher:
         plan, place = self._plan, epoch.place
+        self._refuse_to_skip()
         self.limits = limits_of(plan, place.schedule)
         resources = self._open()
         limits = self.limits if self._samples is None else replace(self.limits, grown=self._samples.grown)

@@ -20,7 +20,7 @@ from gdsload.engine.stats import LoaderStats, Observer
 from gdsload.loader.batch_fields import Padded
 from gdsload.loader.diagnosis import Diagnosis
 from gdsload.loader.life import Life
-from gdsload.loader.options import Memory, Options, per_sample
+from gdsload.loader.options import Memory, Options, Verify, per_sample, verification
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
@@ -118,12 +118,9 @@ class DataLoader(TorchAttributes):
             samples, and ranks along those of tensor, context, sequence or pipeline parallelism (``tp``, ``cp``, ``sp``,
             ``pp``) get the same batches; one dimension of another name shares samples. A ProcessGroup: its ranks do.
             Ranks of a mesh or group begin the first epoch together, and compare what their loaders do.
-        verify: ``"all"``: each stored byte of a batch is compared with its checksum where it lands, whole blocks of
-            256 KiB, before it is decoded: by the GPU in its own memory, by the CPU in the host's. Shards that `cache`
-            keeps within the GPU's reach are compared once, when they are there. ``"sample"``: one block in 16, the same
-            ones in every epoch; the seed chooses them, or 0 if there is none. A batch with damaged samples is a
-            `ChecksumError`, which names shard, field, bytes and samples; the next `next` goes on after it. Shards that
-            gdsload did not write are refused, and random reads of small samples.
+        verify: ``"all"``: each stored byte of a batch is compared with its checksum where it lands, before it is
+            decoded; ``"sample"``: one block in 16, the same ones in every epoch. Shards that gdsload did not write are
+            refused, and random reads of small samples. `Verify` says more, and what becomes of damaged batches.
         memory: the loader's budgets in bytes; see `Memory`. None: those that suit the machine.
         mmap: whether shards are mapped, as in `ShardDataset`; None: as the dataset was opened.
         backend: the way that bytes travel: a name, or `Auto`, `Gds` or `Bounce` with options, or another library's
@@ -171,7 +168,7 @@ class DataLoader(TorchAttributes):
         sampler: Iterable[Any] | Callable[[int], Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         ranks: tuple[int, int] | DeviceMesh | ProcessGroup | None = None,
-        verify: Literal["off", "sample", "all"] = "off",
+        verify: Literal["off", "sample", "all"] | Verify = "off",
         memory: Memory | None = None,
         mmap: bool | None = None,
         backend: Literal["auto", "gds", "mapped", "bounce", "host"] | Auto | Gds | Bounce | BackendRow = "auto",
@@ -190,7 +187,7 @@ class DataLoader(TorchAttributes):
             generator=generator, drop_last=drop_last, tail=tail, device=device, fields=fields, with_index=with_index,
             with_real=with_real, transform=transform, as_tuple=as_tuple, collate_fn=collate_fn, decode=decode,
             ahead=ahead, reuse_buffers=reuse_buffers, ragged=ragged, sampler=sampler, batch_sampler=batch_sampler,
-            verify=verify, mmap=mmap, backend=backend, cache=cache,
+            verify=verification(verify), mmap=mmap, backend=backend, cache=cache,
         )  # fmt: skip
         warn_of_shared_draws(options)
         self._set_up(dataset, options)
@@ -244,6 +241,16 @@ class DataLoader(TorchAttributes):
     def seed(self) -> int | None:
         """Seed of the order and of what transforms draw; with ``seed=None``, None until the first epoch has begun."""
         return self._progress.seed
+
+    @property
+    def real_samples(self) -> int | None:
+        """Samples that count, if each is to count once, of the batch that the newest epoch has handed out last.
+
+        They are as many as there are in all batches but the last of an epoch. Of that, ``tail="pad"`` repeats samples
+        at its end, and ``tail="share"`` hands some to two ranks; `with_real` says which. None before the first batch,
+        and with a sampler.
+        """
+        return self._progress.real_samples
 
     @property
     def remainder(self) -> int:

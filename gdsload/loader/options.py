@@ -37,7 +37,6 @@ _SHARE_OF_GPU, _AHEAD_ON_GPU = 64, (2**29, 2**30)
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ragged": get_args(RaggedForm),
     "cache": get_args(CacheChoice),
-    "verify": get_args(StoredCheck),
     "ahead": (False, True),
     "reuse_buffers": (False, True),
     "tail": (None, *get_args(Tail)),
@@ -107,6 +106,45 @@ class Memory:
         return None if value is None else parse_bytes(value, name, at_least=int(name in ("prefetch", "arena")))
 
 
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The checks of what a loader reads and hands out, for `verify=`.
+
+    Attributes:
+        stored: ``"all"``: every stored byte that a batch is made of is compared with its checksum where it lands,
+            whole blocks of 256 KiB, before it is decoded: by the GPU in its own memory, by the CPU in the host's.
+            Shards that `cache` keeps within the GPU's reach are compared once, when they are there. ``"sample"``: one
+            block in 16 is compared, the same ones in every epoch. The loader's seed chooses them, or 0 if it has none;
+            reads of other blocks are not widened. ``"off"``: nothing is compared.
+        on_corrupt: ``"raise"``: a batch with damaged samples is a `ChecksumError`, which names shard, field, bytes and
+            samples; the next `next` goes on after it. ``"skip"``: such a batch is left out, and the log says why.
+            The other batches stay as they are. Several ranks must make equally many steps, so they cannot skip any.
+
+    Raises:
+        OptionError: if a value cannot be used.
+    """
+
+    stored: StoredCheck = "all"
+    on_corrupt: Literal["raise", "skip"] = "raise"
+
+    def __post_init__(self) -> None:
+        stored = get_args(StoredCheck)
+        for name, known in (("stored", stored), ("on_corrupt", ("raise", "skip"))):
+            if getattr(self, name) not in known:
+                listed = f"Supported are {', '.join(map(repr, known))}."
+                raise OptionError(f"is {getattr(self, name)!r}", option=f"verify.{name}", remedy=listed)
+
+
+def verification(given: Any) -> Verify:
+    """The value of `verify` as a `Verify`; OptionError if it is none, and no name of one."""
+    if isinstance(given, Verify):
+        return given
+    if given not in get_args(StoredCheck):
+        remedy = "Supported are 'off', 'sample', 'all', and gdsload.Verify."
+        raise OptionError(f"is {given!r}", option="verify", remedy=remedy)
+    return Verify(given)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
     """All options of a loader but its dataset; OptionError if one cannot be used, or not together with another."""
@@ -133,7 +171,7 @@ class Options:
     sampler: Iterable[Any] | Callable[[int], Any] | None
     batch_sampler: Iterable[Any] | None
     ranks: RankGroups | tuple[int, int] | None
-    verify: StoredCheck
+    verify: Verify
     memory: Memory
     mmap: bool | None
     backend: BackendChoice | Auto | Gds | Bounce | BackendRow

@@ -213,7 +213,7 @@ def _refuse_verify(
     options: Options, request: BackendRequest, order: OrderOptions, sample_bytes: float, columns: int
 ) -> None:
     """Raise OptionError if what is read cannot be compared with its checksums, or only by reading much more."""
-    if options.verify == "off":
+    if options.verify.stored == "off":
         return
     if request.placement == "gpu" and not can_launch():
         raise OptionError(
@@ -221,7 +221,7 @@ def _refuse_verify(
             option="verify",
             remedy='Install cupy for your version of CUDA, or pass `backend="host"`.',
         )
-    share = SAMPLED if options.verify == "sample" else 1
+    share = SAMPLED if options.verify.stored == "sample" else 1
     at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns / share
     if order.shuffle != "sequential" and at_once + widened > _MOST_WIDENED * at_once:
         raise OptionError(

@@ -54,6 +54,7 @@ class Progress:
         self._digest: str | None = None
         self._cursor = Cursor(0, 0)
         self._newest: Place | None = None
+        self._last: Place | None = None  # as _newest, and still when it is over
         self._resumed: _Resumed | None = None
         self._begun: _Resumed | None = None  # as _resumed, from where its epoch begins
         self._run = self._left = 0
@@ -89,6 +90,14 @@ class Progress:
         """The steps of an epoch that has begun, in any thread."""
         newest = self.schedules.newest
         return newest if self._function is None else replace(newest, samples=self._function.count(epoch))
+
+    @property
+    def real_samples(self) -> int | None:
+        """Samples of the batch handed out last that count; None before the first one, and of a sampler."""
+        if self._last is None or not self._last.step or self.sampled is not None:
+            return None
+        step, schedule = self._last.step - 1, self._last.schedule
+        return len(schedule.counted(step, schedule.size(step)))
 
     @property
     def epoch(self) -> int:
@@ -233,7 +242,7 @@ class Progress:
         if self._plan.seed is None:
             self.seed = state["seed"]
             self._agreed = self._agreed and self.seed is not None  # the state of a loader that had drawn none yet
-        self._cursor, self._newest = cursor, None
+        self._cursor, self._newest, self._last = cursor, None, None
         self._resumed, self._begun = _Resumed(state, cursor, change_batch_size), None
         self._run, self._left = self._run + 1, left
 
@@ -304,7 +313,7 @@ class Progress:
             self.sampled.begun()  # Ctrl-C, which strikes in calls, strikes before it or after all that follows
         elif self._resumed is not None:
             self._resumed.place, self._begun = place, self._resumed
-        self._newest, self._cursor, self._resumed = place, Cursor(place.epoch + 1, 0), None
+        self._newest, self._last, self._cursor, self._resumed = place, place, Cursor(place.epoch + 1, 0), None
         place.first, place.run = place.step, self._run
         self._left += 1
 

@@ -68,9 +68,9 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     opened = choose(request, table.files)
     try:
         tiered = _with_vram(plan, table, opened)
-        if (verify := plan.options.verify) != "off":
+        if (stored := plan.options.verify.stored) != "off":
             device = plan.device if plan.placement == "gpu" else None
-            sample = (plan.seed or 0) if verify == "sample" else None
+            sample = (plan.seed or 0) if stored == "sample" else None
             checked = Checked(tiered.backend, table, list(plan.form.columns), names, device, sample)
             tiered = replace(tiered, backend=checked)
         return OpenResources(table, tiered, _batch_maker(plan, table, limits, request, tiered))

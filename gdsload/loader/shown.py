@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 from gdsload.backends.keep import default_register_bytes
 from gdsload.loader.dataset import ShardDataset
 from gdsload.loader.described import brief, entries_text
-from gdsload.loader.options import Memory
+from gdsload.loader.options import Memory, Verify
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.units import counted, format_bytes
 
@@ -53,7 +53,7 @@ def _given(plan: LoaderPlan, defaults: Mapping[str, object]) -> list[str]:
 
 def _is(value: object, default: object) -> bool:
     """Return whether an option has its default value; objects other than plain values never do."""
-    if value is default or value == () or value == Memory():
+    if value is default or value == () or value in (Memory(), Verify("off")):
         return True
     return isinstance(value, bool | int | str) and type(value) is type(default) and value == default
 

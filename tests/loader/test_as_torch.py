@@ -67,7 +67,7 @@ class TestText:
             "device_transform": ([dict, torch.nn.Sequential()], "[dict, Sequential]"),
             "tail": ("pad", "'pad'"),
             "seed": (None, "None"),
-            "verify": ("all", "'all'"),
+            "verify": ("all", "Verify(stored='all', on_corrupt='raise')"),
         }.items():
             value, shown = said if isinstance(said, tuple) else (said, said)
             assert given(**{option: value}) == f"{option}={shown}"

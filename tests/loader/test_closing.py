@@ -260,6 +260,20 @@ class TestAbandoned:
         soon(lambda: threads() == [])
 
 
+class SlowToGoOn:
+    """A lock whose holder loses the processor when it has given it back: all others have their turn first."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+
+    def __enter__(self):
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+        time.sleep(0.02)
+
+
 class TestIterators:
     def test_one_that_is_made_but_not_used_costs_and_changes_nothing(self, load, plain, wrap, threads):
         made = wrap(RecordingBackend)
@@ -279,8 +293,16 @@ class TestIterators:
         assert len(list(iterator)) == 2
         assert next(iterator, "none") == "none"
 
+    def test_one_of_them_shared_by_threads(self, load, plain, in_thread):
+        iterator = iter(load(plain, 3, with_index=True))
+        workers = [in_thread(lambda: numbers(iterator)) for _ in range(4)]
+        found = [batch for worker in workers for batch in worker.result(timeout=20)]
+        assert sorted(index for batch in found for index in batch) == list(range(1000))
+
     @pytest.mark.parametrize("strikes", ["begin", "transform", "end"])
-    def test_what_ends_it_is_raised_again_and_what_a_transform_raises_is_not(self, load, plain, monkeypatch, strikes):
+    def test_what_ends_it_is_raised_in_all_threads_and_what_a_transform_raises_in_one(
+        self, load, plain, in_thread, monkeypatch, strikes
+    ):
         left = [strikes]
 
         def strike(name):
@@ -290,16 +312,22 @@ class TestIterators:
         now = Schedules.now
         monkeypatch.setattr(Schedules, "now", lambda *given: strike("begin") or now(*given))
         monkeypatch.setattr(Watch, "check_passed", lambda _: strike("end"))
-        loader, found = load(plain, 100, transform=lambda batch: strike("transform") or batch), []
+        loader = load(plain, 100, transform=lambda batch: strike("transform") or batch)
         iterator = iter(loader)
-        for _ in range(1 if strikes == "transform" else 3):
-            with pytest.raises(ValueError, match="None" if strikes == "transform" else strikes):
-                found.extend(batch for batch in iterator)  # no list asks for its length, which says the same
-        assert len(found) == {"begin": 0, "transform": 0, "end": 10}[strikes]
-        left.clear()
-        if strikes == "transform":
-            assert len([*iterator]) == 9
+        monkeypatch.setattr(iterator, "_turn", SlowToGoOn())
+        found = []
+        # No list asks for its length, which says the same.
+        workers = [in_thread(lambda: found.extend(batch for batch in iterator)) for _ in range(4)]
+        errors = [error for worker in workers if (error := worker.exception(timeout=20)) is not None]
+        goes_on = strikes == "transform"
+        assert [type(error) for error in errors] == [ValueError] * (1 if goes_on else 4)
+        assert len(found) == {"begin": 0, "transform": 9, "end": 10}[strikes]
+        if goes_on:
+            assert next(iterator, None) is None
         else:
+            with pytest.raises(ValueError, match=strikes):
+                next(iterator)
+            left.clear()
             assert loader.state_dict()["position"] == 100 * len(found)
 
 

@@ -21,6 +21,7 @@ from gdsload import (
     PerSample,
     ShardDataset,
     TokenBudget,
+    Verify,
     Windows,
 )
 from gdsload.transforms import DecodeImage
@@ -110,7 +111,7 @@ VALUES = [
     ("shuffle", [1, 0, "yes", "sequential", "Full", "", 2.0], 'no way to shuffle.*Pass `shuffle="full"`'),
     ("tail", ["cut"], "tail is 'cut'.*'share', 'pad', 'drop'"),
     ("transform", [5], "transform is 5, which cannot be called"),
-    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all'"),
+    ("verify", ["some", True, None, []], "verify is .*Supported are 'off', 'sample', 'all', and gdsload.Verify"),
     # Keywords that a loader has not.
     ("batchsize", [1], r"no option 'batchsize'\. Did you mean 'batch_size'\?$"),
     ("shufle", [1], r"no option 'shufle'\. Did you mean 'shuffle'\?$"),
@@ -122,6 +123,7 @@ GROUPS = [
     *((lambda value=value: Memory(arena=value), "arena is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda value=value: Memory(prefetch=value), "prefetch is") for value in (0, -1, 1.5, "many", "", True)),
     *((lambda name=name: Memory(**{name: "x"}), f"{name} is 'x'") for name in ("registered", "vram", "ram")),
+    *((lambda name=name: Verify(**{name: "x"}), f"{name} is 'x'") for name in ("stored", "on_corrupt")),
     *((lambda value=value: Padded(value), "which is no number") for value in ("0", None, {"points": "0"})),
     *(
         (lambda kind=kind, value=value: kind(threads=value), "threads is")

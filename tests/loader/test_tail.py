@@ -51,6 +51,16 @@ def tail(loader):
 
 
 class TestWhatCounts:
+    @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
+    def test_the_loader_says_it_for_the_batch_handed_out_last(self, load, plain, tail):
+        for loader in ranks(load, plain, 33, 7, tail=tail, with_real=True):
+            assert loader.real_samples is None
+            for batch in loader:
+                assert loader.real_samples == batch["real"].sum()
+                assert batch["real"].dtype == torch.bool
+                assert batch["real"].shape == batch["x"].shape[:1]
+            assert loader.real_samples == batch["real"].sum()  # also when it is over
+
     def test_remainder(self, load, plain):
         assert [load(plain, 30, tail=tail).remainder for tail in ("share", "pad", "drop")] == [10, 10, 0]
         assert [load(plain, 25, tail=tail).remainder for tail in ("share", "pad", "drop")] == [0, 0, 0]
@@ -59,6 +69,7 @@ class TestWhatCounts:
     def test_of_a_sampler_all_do(self, load, plain):
         loader = load(plain, 30, sampler=range(95), with_real=True)
         assert [batch["real"].all().item() for batch in loader] == [True] * 4
+        assert loader.real_samples is None
 
     def test_transform_sees_it(self, load, plain):
         loader = load(plain, 30, tail="pad", with_real=True, transform=lambda batch: int(batch["real"].sum()))
@@ -66,7 +77,7 @@ class TestWhatCounts:
 
     def test_what_is_no_dict_cannot_have_it(self, load, plain):
         loader = load(plain, 30, with_real=True, device_transform=lambda batch: batch["x"])
-        with pytest.raises(OptionError, match="`device_transform` returned a Tensor"):
+        with pytest.raises(OptionError, match="`device_transform` returned a Tensor.*`loader.real_samples"):
             next(iter(loader))
 
     def test_a_field_of_that_name_is_refused(self, load, tmp_path):

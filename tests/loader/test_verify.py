@@ -1,5 +1,7 @@
 """`verify=`: damaged bytes are found where they land, and named; all other batches stay as they are."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset
 
 import gdsload
-from gdsload import ChecksumError, Field, OptionError, ShardDataset
+from gdsload import ChecksumError, Field, OptionError, ShardDataset, Verify
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.local_files import open_regular
 from gdsload.shards.opening import load_shard
@@ -106,16 +108,35 @@ def test_a_bit_that_turns_over_is_named_and_spoils_its_batches_alone(written, da
     assert len(errors) + len(batches) == len(right)
 
 
+def test_skipping_leaves_out_those_batches_and_resumes_among_the_others(tmp_path, caplog):
+    path = write(tmp_path / "shards")
+    right = numbers(load(path, verify="off"))
+    source = ShardDataset(path).sources[1]
+    flip(source.path, header(source.path).header.tensors["x"].begin)
+    loader = load(path, verify=Verify("all", on_corrupt="skip"))
+    with caplog.at_level(logging.WARNING, "gdsload"):
+        found = numbers(loader)
+    assert found == [batch for batch in right if batch in found]
+    assert 0 < len(right) - len(found) < 5
+    assert len([one for one in caplog.records if "is left out" in one.message]) == len(right) - len(found)
+    iterator = iter(other := load(path, verify=Verify("all", on_corrupt="skip")))
+    before = [next(iterator)["index"].tolist() for _ in range(3)]
+    resumed = load(path, verify=Verify("all", on_corrupt="skip"))
+    resumed.load_state_dict(other.state_dict())
+    assert before + numbers(resumed) == found
+
+
 def test_a_sample_of_the_blocks_is_compared_the_same_ones_in_every_epoch(tmp_path):
     """All blocks are damaged. Batches of those alone that are not compared come as they are."""
     path = write_damaged(tmp_path / "shards")
     right, found = list(load(path, verify="off")), set()
     for seed in range(20):
-        batches, errors = taken(loader := load(path, verify="sample", seed=seed))
+        batches, errors = taken(load(path, verify="sample", seed=seed))
         problems = {problem for error in errors for problem in error.problems}
         spoiled = {sample for problem in problems for sample in range(*problem.samples)}
         assert prints(batches) == prints([one for one in right if not spoiled & set(one["index"].tolist())])
-        assert prints(taken(loader)[0]) == prints(batches)
+        loader = load(path, verify=Verify("sample", on_corrupt="skip"), seed=seed)
+        assert prints(loader) == prints(loader) == prints(batches)
         _, errors = taken(load(path, verify="sample", seed=seed, fields=["points"]))
         of_points = {problem for error in errors for problem in error.problems}
         assert of_points == {problem for problem in problems if problem.field == "points"}
@@ -170,6 +191,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
             load(path, shuffle=shuffle)
     with pytest.raises(OptionError, match="far more would have to be read"):
         load(path, shuffle="full", fields=["label"], verify="sample")
+    with pytest.raises(OptionError, match="verify.on_corrupt is 'skip', but all ranks"):
+        load(path, verify=Verify("all", on_corrupt="skip"), ranks=(0, 2))
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file({"x": torch.zeros(100, 8)}, tmp_path / "plain.safetensors")
     with pytest.raises(OptionError, match=r"did not write .*plain.safetensors.*gdsload.convert"):

@@ -58,9 +58,10 @@ gdsload.DataLoader(
     tail="pad",
     with_real=True,
     ranks=init_device_mesh("cpu", (1,)),
-    verify="sample",
+    verify=gdsload.Verify("off"),
 )
 assert_type(loader.seed, int | None)
+assert_type(loader.real_samples, int | None)
 assert_type(loader.remainder, int)
 gdsload.DataLoader(dataset, ranks=torch.distributed.group.WORLD).load_state_dict({}, change_batch_size=True)
 gdsload.DataLoader(dataset, transform=lambda batch: batch["x"], mmap=None, num_workers=4, pin_memory=True)
