@@ -1,6 +1,7 @@
 """CUDA beyond torch for the GPU paths: side streams, registrations of host memory, plain memory.
 
-CUDA is reached through torch, so that there is one runtime and one primary context for each device.
+CUDA is reached through torch, so that there is one runtime and one primary context for each device. Streams and events
+may be an XPU's, too, which have the same methods.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gdsload.system.units import format_bytes
 _PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
+_xpu: Any = torch.xpu
 _plain: dict[int, int] = {}
 _pinned: dict[int, int] = {}
 """Bytes of plain and of pinned memory that the process holds, by address."""
@@ -27,14 +29,15 @@ _pinned: dict[int, int] = {}
 def has_streams(device: torch.device) -> bool:
     """Return whether several threads may queue work on a device, each beside the others'.
 
-    MPS has one stream, and crashes if two threads use it at once (torch 2.14). Others are not known.
+    MPS has one stream, and crashes if two threads use it at once (torch 2.14).
     """
-    return device.type == "cuda"
+    return device.type in ("cuda", "xpu")
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
     """A stream for the loader: it does not wait for the default stream, and has a higher priority than others."""
-    return torch.cuda.Stream(device, priority=-1)
+    made: torch.cuda.Stream = (_xpu if device.type == "xpu" else torch.cuda).Stream(device, priority=-1)
+    return made
 
 
 def stream_handle(device: torch.device) -> int:
@@ -47,8 +50,9 @@ def stream_handle(device: torch.device) -> int:
 
 def current_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream that is current for torch, or another object for the same one, to queue on or to wait for."""
-    if device.index is None:
-        return torch.cuda.current_stream(device)
+    if device.type == "xpu" or device.index is None:
+        found: torch.cuda.Stream = (_xpu if device.type == "xpu" else torch.cuda).current_stream(device)
+        return found
     return _with_handle(stream_handle(device), device.index)
 
 
@@ -84,19 +88,23 @@ def _elsewhere(stream: torch.cuda.Stream) -> Iterator[None]:
 
 def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
     """Have torch queue on a stream, as by `torch.cuda.stream`, which takes several times as long to enter."""
+    if stream.device.type == "xpu":
+        entered: AbstractContextManager[object] = _xpu.stream(stream)
+        return entered
     if torch.cuda.current_device() != stream.device_index:
         return _elsewhere(stream)
     return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
 
 
-def new_event() -> torch.cuda.Event:
+def new_event(device: torch.device) -> torch.cuda.Event:
     """An event. A thread that waits for it sleeps: spinning costs a processor."""
-    return torch.cuda.Event(blocking=True)
+    event: torch.cuda.Event = _xpu.Event() if device.type == "xpu" else torch.cuda.Event(blocking=True)
+    return event
 
 
 def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     """An event after all that is queued on `stream`."""
-    event = new_event()
+    event = new_event(stream.device)
     event.record(stream)
     return event
 
@@ -183,7 +191,7 @@ def held_bytes() -> tuple[int, int]:
 
 def no_room(device: torch.device, what: str) -> BudgetError:
     """The error that a device has no memory left for `what`, which the loader needs."""
-    available, total = torch.cuda.mem_get_info(device)
+    available, total = (_xpu if device.type == "xpu" else torch.cuda).mem_get_info(device)
     return BudgetError(
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
         remedy="Lower `batch_size`, or `memory=gdsload.Memory(prefetch=..., arena=...)`, or drop batches earlier.",

@@ -15,10 +15,16 @@ PATCH = re.compile(r"""(?:setattr|delattr|getattr)\([^"']*["'](?:[\w.]*\.)?(_[A-
 
 
 def names():
-    """Private names that the package binds: of modules, classes and objects."""
+    """Private names that the package binds: of modules, classes and objects; `_repr_html_` is the name of a protocol."""
     bound = re.compile(r"(?:(?:def|class) |\bself\.|^ *(?:\w+, )*)(_[A-Za-z]\w*)|\bas (_[A-Za-z]\w*)", re.MULTILINE)
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "gdsload").rglob("*.py"))
-    return {name for text in texts for found in bound.findall(text) for name in found if name.strip("_")}
+    return {
+        name
+        for text in texts
+        for found in bound.findall(text)
+        for name in found
+        if name.strip("_") and not name.endswith("_")
+    }
 
 
 def places(pattern, known):

@@ -79,13 +79,21 @@ class TestText:
         assert max(map(len, lines[1:])) <= 100
         assert " ".join(str(loader.stats).split()) in " ".join(" ".join(lines).split())
 
-    def test_names_move_no_cursor(self, tmp_path, load):
-        evil = "x\x1b[31m"
-        with gdsload.ShardWriter(tmp_path / "b", {evil: "int64"}, metadata={"classes": {evil: [evil, "b"]}}) as writer:
+    def test_notebooks_get_tables_in_which_nothing_is_markup(self, tmp_path, load):
+        evil = "<script>x\x1b[31m</script>"
+        with gdsload.ShardWriter(
+            tmp_path / "<b>", {evil: "int64"}, metadata={"classes": {evil: [evil, "b"]}}
+        ) as writer:
             writer.write({evil: 1})
-        dataset = gdsload.ShardDataset(tmp_path / "b")
-        assert "\x1b" not in repr(dataset) + repr(load(dataset, 1, transform=lambda batch: batch))
-        assert "('b')\n  1 sample, 8 KiB in 1 shard\n  field  " in repr(dataset).replace(str(tmp_path) + "/", "")
+        dataset = gdsload.ShardDataset(tmp_path / "<b>")
+        loader = load(dataset, 1, transform=lambda batch: batch)
+        for one in (dataset, loader):
+            elements = set(re.findall(r"<(\w+)", one._repr_html_()))
+            assert (
+                {"table", "td"} <= elements <= {"div", "b", "code", "br", "table", "thead", "tbody", "tr", "th", "td"}
+            )
+            assert "\x1b" not in repr(one) + one._repr_html_()
+        assert "('<b>')\n  1 sample, 8 KiB in 1 shard\n  field  " in repr(dataset).replace(str(tmp_path) + "/", "")
 
     def test_parts_of_datasets_say_of_what(self, load, plain):
         dataset = gdsload.ShardDataset(plain)

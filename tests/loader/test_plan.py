@@ -45,7 +45,8 @@ def planned(plain, monkeypatch):
     ("device", "backend", "placement", "copied"),
     [
         *((CPU, backend, "host", "") for backend in ("auto", "host")),
-        *((device, "auto", "host", "by the consumer") for device in (MPS, XPU)),
+        (MPS, "auto", "host", "by the consumer"),
+        (XPU, "auto", "host", "ahead"),
         (GPU, "host", "host", "ahead"),
         *((GPU, backend, "gpu", "") for backend in ("auto", "mapped", "bounce", "gds")),
     ],
