@@ -117,13 +117,13 @@ def _configure_cufile(folder: Path) -> None:
 
 
 def _cold_loads(data: Data, device: torch.device) -> list[Load]:
-    return [DiskPeak(data, device), Bounce(data, device), Gds(data, device)]
+    return [DiskPeak(data, device), Bounce(data, device), Gds(data, device, "cufile"), Gds(data, device, "kvikio")]
 
 
 def _hot_loads(data: Data, device: torch.device) -> list[Load]:
     return [
         CopyPeak(data, device), Bounce(data, device), MappedStream(data, device), MappedRows(data, device),
-        MappedRows(data, device, 0), Gds(data, device),
+        MappedRows(data, device, 0), Gds(data, device, "cufile"), Gds(data, device, "kvikio"),
         KvikioRead(data, device, True), KvikioRead(data, device, False),
         *(Loader(data, device, name, order) for name in ("auto", "bounce") for order in (False, "full")),
     ]  # fmt: skip
@@ -132,8 +132,8 @@ def _hot_loads(data: Data, device: torch.device) -> list[Load]:
 def _overlap_loads(data: Data, device: torch.device) -> list[Load]:
     grids: list[Load] = [MappedRows(data, device, blocks) for blocks in (None, 16, 64, 132, 0)]
     return [
-        Bounce(data, device), MappedStream(data, device), *grids, Gds(data, device),
-        KvikioRead(data, device, True), KvikioRead(data, device, False),
+        Bounce(data, device), MappedStream(data, device), *grids, Gds(data, device, "cufile"),
+        Gds(data, device, "kvikio"), KvikioRead(data, device, True), KvikioRead(data, device, False),
         KvikioAsync(data, device),
     ]  # fmt: skip
 

@@ -173,11 +173,15 @@ class Bounce(_Streamed):
 class Gds(_Streamed):
     """The gds backend into its slots."""
 
-    name, title, cold = "gds-cufile", "gdsload gds", True
+    cold = True
+
+    def __init__(self, data: Data, device: torch.device, engine: str) -> None:
+        super().__init__(data, device)
+        self.engine, self.name, self.title = engine, f"gds-{engine}", f"gdsload gds, engine {engine}"
 
     def make(self) -> Backend:
         """See `_Streamed.make`."""
-        return GdsBackend(self.data.files(mapped=False), self.device, register=False)
+        return GdsBackend(self.data.files(mapped=False), self.device, engine=self.engine, register=False)
 
 
 class MappedStream(_Streamed):

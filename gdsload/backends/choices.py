@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gdsload.backends.bounce.bounce import PINNED_BYTES
 from gdsload.backends.names import BACKEND_CHOICES, BackendChoice
@@ -20,6 +20,7 @@ class Auto:
     """The backend is chosen by evidence: ``backend="auto"`` with options.
 
     Attributes:
+        engine: the library that calls cuFile: ``"cufile"`` or ``"kvikio"``.
         pinned: bytes of host memory that are pinned for `bounce`, 1 MiB at least: a number, or text such as
             ``"96MiB"``, the default.
         threads: how many threads read, 512 at most, shared out among the drives. None for as many as suits.
@@ -29,6 +30,7 @@ class Auto:
     """
 
     name: ClassVar[BackendChoice] = "auto"
+    engine: Literal["cufile", "kvikio"] = "cufile"
     pinned: int | str = PINNED_BYTES
     threads: int | None = None
 
@@ -61,6 +63,7 @@ class Gds:
     """cuFile reads into GPU memory, by DMA: ``backend="gds"`` with options.
 
     Attributes:
+        engine: as of `Auto`.
         compat: whether cuFile's own compat mode will do, in which the CPU reads.
         threads: as of `Auto`.
 
@@ -69,6 +72,7 @@ class Gds:
     """
 
     name: ClassVar[BackendChoice] = "gds"
+    engine: Literal["cufile", "kvikio"] = "cufile"
     compat: bool = False
     threads: int | None = None
 
@@ -91,12 +95,15 @@ def requested(backend: BackendChoice | Auto | Bounce | Gds | BackendRow) -> Back
                 "`gdsload.Auto(threads=8)`, or a BackendRow.",
             )
         return BackendRequest(backend)
+    engine = "cufile" if isinstance(backend, Bounce) else backend.engine
+    if engine not in ("cufile", "kvikio"):
+        raise OptionError(f"is {engine!r}", option="engine", remedy='Pass "cufile" or "kvikio".')
     compat = isinstance(backend, Gds) and backend.compat
     if compat not in (False, True):
         raise OptionError(f"is {compat!r}", option="compat", remedy="Pass True or False.")
     pinned = PINNED_BYTES if isinstance(backend, Gds) else parse_bytes(backend.pinned, "pinned", at_least=2**20)
     threads = check_threads(backend.threads, "threads")
-    return BackendRequest(backend.name, allow_compat=compat, pinned_bytes=pinned, read_threads=threads)
+    return BackendRequest(backend.name, engine=engine, allow_compat=compat, pinned_bytes=pinned, read_threads=threads)
 
 
 def check_threads(threads: int | None, name: str) -> int | None:

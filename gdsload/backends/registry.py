@@ -70,8 +70,9 @@ def _open_gds(request: BackendRequest, files: Files, found: CufileProbe | None) 
     # In compat mode a batch may wait for slabs for ever if somebody has configured fewer (system/cufile_batches), and
     # there is nothing to be gained: it is the CPU that reads.
     backend = GdsBackend(
-        files, request.device, register=found.proven, batches=found.batches and found.proven, **request.threads
-    )
+        files, request.device,
+        engine=request.engine, register=found.proven, batches=found.batches and found.proven, **request.threads,
+    )  # fmt: skip
     way = "from the drive by DMA" if found.proven else "by cuFile's compat mode, in which the CPU reads"
     return one_way(backend, "gds", f"{_BY_NAME}; a trial read took the path {found.path}", way)
 

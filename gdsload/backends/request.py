@@ -45,6 +45,7 @@ class BackendRequest:
     Attributes:
         backend: a backend's name or row, or ``"auto"``.
         device: where batches go.
+        engine: the library that calls cuFile: ``"cufile"`` or ``"kvikio"``.
         allow_compat: whether `gds` by name may be cuFile's own compat mode, in which the CPU reads.
         pinned_bytes: bytes of the pinned ring.
         register_bytes: bytes of files that may be registered with CUDA.
@@ -56,6 +57,7 @@ class BackendRequest:
 
     backend: BackendChoice | BackendRow = "auto"
     device: torch.device = _CPU
+    engine: str = "cufile"
     allow_compat: bool = False
     pinned_bytes: int = PINNED_BYTES
     register_bytes: int = 0

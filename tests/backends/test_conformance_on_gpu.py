@@ -79,8 +79,13 @@ class TestRegistered(OnDevice):
 class TestGds(OnDevice):
     """Batches in compat mode, too, where they have to fit into the slabs that cuFile has by default."""
 
-    @pytest.fixture(params=[{}, {"register": True}, {"batches": True}], ids=["plain", "registered", "in batches"])
+    @pytest.fixture(
+        params=[{}, {"register": True}, {"batches": True}, {"engine": "kvikio"}],
+        ids=["plain", "registered", "in batches", "by kvikio"],
+    )
     def open_backend(self, request):
+        if "engine" in request.param:
+            pytest.importorskip("kvikio")
         options = {"register": False, **request.param}
         return lambda files: GdsBackend(files, self.device, **options)
 

@@ -109,6 +109,7 @@ def raising(text):
     ("answers", "kind", "said"),
     [
         (lambda _self: 0, ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
+        (raising("EOF"), ShortReadError, "byte 8192: the file ended 4096 bytes too early"),
         (lambda _self: -5, ReadError, "byte 8192: cuFile cannot read: it returned -5"),
         (raising("boom"), ReadError, "byte 8192: cuFile cannot read: boom"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gdsload import BackendUnavailableError
 from gdsload.backends import registry, select
 from gdsload.backends.base import BackendStatus
+from gdsload.backends.gds import engines as gds_engines
 from gdsload.backends.gds import gds
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.gds.slots import Slots
@@ -201,7 +202,7 @@ class Bounce:
 @pytest.fixture(autouse=True)
 def no_cuda(monkeypatch):
     """What would touch a GPU when it is made does not, and nothing here depends on what cuFile could do."""
-    monkeypatch.setattr(gds, "CufileEngine", Engine)
+    monkeypatch.setitem(gds_engines.ENGINES, "cufile", Engine)
     monkeypatch.setattr(registry, "BounceBackend", Bounce)
     monkeypatch.setattr(select, "dma_is_possible", lambda: (True, ""))
 
@@ -285,7 +286,7 @@ def test_where_the_engine_cannot_be_opened_auto_bounces_and_gds_by_name_does_not
     def refuse(device, **_):
         raise BackendUnavailableError("cuFile was opened before this process was forked")
 
-    monkeypatch.setattr(gds, "CufileEngine", refuse)
+    monkeypatch.setitem(gds_engines.ENGINES, "cufile", refuse)
     with pytest.raises(BackendUnavailableError, match="opened before this process was forked"):
         choose(BackendRequest("gds", GPU), files, probe=Probing(BY_DMA))
     chosen = choosing(BackendRequest("auto", GPU), files, Probing(BY_DMA))

@@ -16,12 +16,14 @@ pytestmark = pytest.mark.cuda
 BACKENDS = ["auto", "bounce", "mapped", "host"]
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "gds"])
+@pytest.mark.parametrize("backend", [*BACKENDS, "cufile", "kvikio"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_batches_are_those_of_the_cpu(varied, backend, shuffle, request):
-    if backend == "gds":
+    if backend in ("cufile", "kvikio"):
         request.getfixturevalue("cufile")
-        backend = gdsload.Gds(compat=True)
+        if backend == "kvikio":
+            pytest.importorskip("kvikio")
+        backend = gdsload.Gds(compat=True, engine=backend)
     for ragged in ("jagged", "offsets", "padded", "varlen"):
         options = {"batch_size": 17, "shuffle": shuffle, "seed": 5, "ragged": ragged, "with_index": True}
         check_as_on_cpu(varied, {"backend": backend}, **options)

@@ -131,6 +131,7 @@ GROUPS = [
         for value in (0, -1, 513, 1.5, "8")
     ),
     *((lambda kind=kind: kind(pinned="1KiB"), "pinned is 1024 bytes, but must be at") for kind in (Auto, Bounce)),
+    *((lambda kind=kind: kind(engine="cuda"), 'engine is .*"cufile" or "kvikio"') for kind in (Auto, Gds)),
     (lambda: Gds(compat="no"), "compat is 'no'"),
     (lambda: PerSample([]), "has no transform"),
     (lambda: PerSample([len, 5]), "5 cannot be called"),

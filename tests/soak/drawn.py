@@ -15,7 +15,7 @@ from gdsload.transforms import DecodeImage
 from tests.soak.formula import IMAGE, KINDS
 
 ON_HOST = ["auto", "host"]
-ON_GPU = ["auto", "bounce", "mapped", Bounce(pinned="2MiB", threads=3), Gds(compat=True)]
+ON_GPU = ["auto", "bounce", "mapped", Bounce(pinned="2MiB", threads=3), Gds(compat=True), Gds("kvikio", compat=True)]
 
 LASTING: dict[str, list[Any]] = {
     "tail": ["share", "pad", "drop"],

@@ -1,7 +1,7 @@
-"""The way to call cuFile: its own API, through cuda.bindings, from threads.
+"""Two ways to call cuFile: its own API, through cuda.bindings, and kvikio.
 
-Not kvikio: its `pread` waits for the legacy default stream, which is torch's, so that reading and training take turns
-(measured; docs/design/0004).
+cuFile's own `read`, from threads, is the default: kvikio's `pread` waits for the legacy default stream, which is
+torch's, so that reading and training take turns (measured; docs/design/0004).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import os
 import stat
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +27,7 @@ from gdsload.system.arrays import IntArray
 from gdsload.system.cufile_batches import LONGEST_BYTES, CufileBatches, ReadsUnderWayError
 from gdsload.system.probe.child import CufileDescr, reads_by_path
 from gdsload.system.probe.result import PATHS
+from gdsload.system.streams import DeviceBytes
 
 _log = logging.getLogger("gdsload")
 _lock = threading.Lock()
@@ -157,6 +160,50 @@ class CufileEngine(Engine):
             self._cufile.buf_deregister(base)
 
 
+class KvikioEngine(Engine):
+    """kvikio, which calls cuFile; its own compat mode is switched off, so that it fails where cuFile does.
+
+    It has no call for many reads, so `batches` is not used.
+    """
+
+    most_bytes = 0
+
+    def __init__(self, device: torch.device, *, batches: bool = False) -> None:
+        # The counters are cuFile's, whichever library calls it.
+        _open_driver(device)
+        try:
+            import kvikio
+            from kvikio import defaults
+        except Exception as error:  # RuntimeError where libraries are missing
+            raise BackendUnavailableError(
+                f"kvikio cannot be imported: {error}", remedy='pip install "gdsload[cu13]", or leave `engine` out.'
+            ) from None
+        self._kvikio: Any = kvikio
+        defaults.set({"compat_mode": kvikio.CompatMode.OFF})
+        self._numbers = count()
+        self._files: dict[int, Any] = {}
+
+    def open(self, path: str, fd: int) -> int:
+        """See `Engine.open`. kvikio opens the file itself, by the descriptor, so that it is the same one."""
+        handle = next(self._numbers)
+        self._files[handle] = self._kvikio.CuFile(f"/proc/self/fd/{fd}", "r")
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._files.pop(handle).close()
+
+    def read(self, handle: int, base: int, position: int, nbytes: int, offset: int) -> int:
+        into = DeviceBytes(base + position, nbytes)
+        future = self._files[handle].pread(into, nbytes, offset, nbytes)
+        return int(future.get())
+
+    def register(self, base: int, nbytes: int) -> None:
+        self._kvikio.memory_register(DeviceBytes(base, nbytes))
+
+    def deregister(self, base: int) -> None:
+        self._kvikio.memory_deregister(DeviceBytes(base, 1))
+
+
 def one_by_one(
     engine: Engine, handles: IntArray, bases: IntArray, positions: IntArray, nbytes: IntArray, offsets: IntArray
 ) -> IntArray:
@@ -172,6 +219,9 @@ def one_by_one(
         if count < wanted:
             break
     return done
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {"cufile": CufileEngine, "kvikio": KvikioEngine}
 
 
 def _open_driver(device: torch.device) -> Any:
