@@ -27,6 +27,7 @@ ROOT = HERE.parent.parent
 LEFT_OUT = "not (forked_process or left_open_ends or verdict or very_many_short_runs)"
 OPTIONS = [
     "--target-processes=application-only",
+    "--launch-timeout=0",  # by default a test that first uses CUDA after ten seconds waits for the sanitizer for ever
     "--show-backtrace=device",  # the host's has Python's frames, for which it waits while another thread waits for it
     "--destroy-on-device-error=kernel",
     "--report-api-errors=no",  # tests ask for memory that there is not, and for what has been freed
