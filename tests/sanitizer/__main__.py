@@ -65,9 +65,9 @@ def found_in(text: str, finished: bool) -> dict[str, Any]:
     }
 
 
-def check(path: Path, chosen: argparse.Namespace, preloaded: Path, gpus: list[str]) -> dict[str, Any]:
-    """Run the tests of a file under the sanitizer."""
-    turn = sum(path.name.encode()) % max(len(gpus), 1)
+def check(tests: str, chosen: argparse.Namespace, preloaded: Path, gpus: list[str]) -> dict[str, Any]:
+    """Run the tests of a file, or those that pytest finds for a name, under the sanitizer."""
+    turn = sum(tests.encode()) % max(len(gpus), 1)
     environment = {
         **os.environ,
         "LD_PRELOAD": str(preloaded),
@@ -76,9 +76,9 @@ def check(path: Path, chosen: argparse.Namespace, preloaded: Path, gpus: list[st
         "OMP_NUM_THREADS": "2",
     }
     names = [option for name in kernels() for option in ("--kernel-name", f"kne={name}")]
-    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-o", "timeout=600", "-k", LEFT_OUT, str(path)]
+    pytest = ["-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-o", "timeout=600", "-k", LEFT_OUT, tests]
     command = [chosen.sanitizer, "--tool", chosen.tool, *OPTIONS, *names, sys.executable, *pytest]
-    log, begun = chosen.logs / f"{path.stem}.{chosen.tool}.log", time.monotonic()
+    log, begun = chosen.logs / f"{tests.replace('/', '.')}.{chosen.tool}.log", time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=out, start_new_session=True)
         try:
@@ -87,7 +87,7 @@ def check(path: Path, chosen: argparse.Namespace, preloaded: Path, gpus: list[st
             os.killpg(process.pid, signal.SIGKILL)  # with the tests, which the sanitizer has started
     ended = process.wait() != -signal.SIGKILL
     found = found_in(log.read_text(errors="replace"), ended)
-    shown = {"file": str(path.relative_to(ROOT)), "seconds": round(time.monotonic() - begun), **found}
+    shown = {"tests of": tests, "seconds": round(time.monotonic() - begun), **found}
     sys.stdout.write(json.dumps(shown) + "\n")
     return shown
 
@@ -95,11 +95,11 @@ def check(path: Path, chosen: argparse.Namespace, preloaded: Path, gpus: list[st
 def main() -> int:
     """Check all files, some at once."""
     parser = argparse.ArgumentParser(prog="python -m tests.sanitizer", description=__doc__)
-    parser.add_argument("files", nargs="*", type=Path, help="default: all tests that need a GPU")
+    parser.add_argument("tests", nargs="*", help="files, or classes of a file, as for pytest; default: all GPU tests")
     parser.add_argument("--tool", default="memcheck", choices=["memcheck", "racecheck", "initcheck", "synccheck"])
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer"), help="the program; default: on PATH")
     parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=1800, help="that a file may take")
+    parser.add_argument("--seconds", type=float, default=1800, help="that a process may take")
     parser.add_argument("--logs", type=Path, default=Path("sanitizer"), help="a folder for what is printed")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     chosen = parser.parse_args()
@@ -108,13 +108,13 @@ def main() -> int:
     import torch
 
     gpus = [str(number) for number in range(torch.cuda.device_count())]
-    files = [path.resolve() for path in chosen.files] or sorted((ROOT / "tests").rglob("test_*_on_gpu.py"))
+    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*_on_gpu.py"))]
     chosen.logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sanitizer-") as folder, ThreadPoolExecutor(chosen.processes) as pool:
         each = partial(check, chosen=chosen, preloaded=build(Path(folder)), gpus=gpus)
-        found = list(pool.map(each, files))
+        found = list(pool.map(each, chosen.tests or files))
     gpu = torch.cuda.get_device_name() if gpus else None
-    record = {"tool": chosen.tool, "gpu": gpu, "torch": torch.__version__, "kernels": kernels(), "files": found}
+    record = {"tool": chosen.tool, "gpu": gpu, "torch": torch.__version__, "kernels": kernels(), "runs": found}
     if chosen.out:
         chosen.out.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(each["errors"] or not each["finished"] for each in found))

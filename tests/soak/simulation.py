@@ -21,8 +21,11 @@ from tests.soak.drawn import draw_options, draw_way
 from tests.soak.formula import KINDS, differences
 
 
-def watch(seconds: int = 60) -> None:
-    """End the process with the stacks of its threads unless this is called again within some seconds."""
+def watch(seconds: int = 180) -> None:
+    """End the process with the stacks of its threads unless this is called again within some seconds.
+
+    Of processes that share a GPU, some have waited 10 s for nvJPEG to open a decoder, and each loader opens two.
+    """
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
