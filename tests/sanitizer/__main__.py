@@ -108,7 +108,7 @@ def main() -> int:
     import torch
 
     gpus = [str(number) for number in range(torch.cuda.device_count())]
-    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*_on_gpu.py"))]
+    files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*on_gpu.py"))]
     chosen.logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sanitizer-") as folder, ThreadPoolExecutor(chosen.processes) as pool:
         each = partial(check, chosen=chosen, preloaded=build(Path(folder)), gpus=gpus)
