@@ -1,8 +1,9 @@
 """The GPU tests under NVIDIA's compute-sanitizer: ``python -m tests.sanitizer``; exit code 1 if it finds anything.
 
 Each file runs in a process, and gdsload's kernels are checked. The sanitizer has kernels wait for each other and takes
-its time, so tests that show a race or measure time fail: that counts for nothing, what it finds in memory does. Tests
-that start other programs, which it does not follow, are left out, and one that makes half a million copies.
+its time, and torch keeps no memory for later, so tests that show a race, measure time, count torch's memory or record
+CUDA graphs fail: that counts for nothing, what it finds in memory does. Tests that start other programs, which it does
+not follow, are left out, and one that makes half a million copies.
 """
 
 from __future__ import annotations
