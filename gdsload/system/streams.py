@@ -1,7 +1,6 @@
 """CUDA beyond torch for the GPU paths: side streams, registrations of host memory, plain memory.
 
-CUDA is reached through torch, so that there is one runtime and one primary context for each device. Streams and events
-may be an XPU's, too, which have the same methods.
+CUDA is reached through torch, so that there is one runtime and one primary context for each device.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from gdsload.system.units import format_bytes
 _PORTABLE = 1  # cudaHostRegisterPortable, driver_types.h
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # noqa: SLF001  (see `stream_handle`)
 _READ_ONLY = 8  # cudaHostRegisterReadOnly, likewise
-_xpu: Any = torch.xpu
 _plain: dict[int, int] = {}
 _pinned: dict[int, int] = {}
 """Bytes of plain and of pinned memory that the process holds, by address."""
@@ -29,15 +27,14 @@ _pinned: dict[int, int] = {}
 def has_streams(device: torch.device) -> bool:
     """Return whether several threads may queue work on a device, each beside the others'.
 
-    MPS has one stream, and crashes if two threads use it at once (torch 2.14).
+    MPS has one stream, and crashes if two threads use it at once (torch 2.14). Others are not known.
     """
-    return device.type in ("cuda", "xpu")
+    return device.type == "cuda"
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream:
     """A stream for the loader: it does not wait for the default stream, and has a higher priority than others."""
-    made: torch.cuda.Stream = (_xpu if device.type == "xpu" else torch.cuda).Stream(device, priority=-1)
-    return made
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def stream_handle(device: torch.device) -> int:
@@ -50,9 +47,8 @@ def stream_handle(device: torch.device) -> int:
 
 def current_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream that is current for torch, or another object for the same one, to queue on or to wait for."""
-    if device.type == "xpu" or device.index is None:
-        found: torch.cuda.Stream = (_xpu if device.type == "xpu" else torch.cuda).current_stream(device)
-        return found
+    if device.index is None:
+        return torch.cuda.current_stream(device)
     return _with_handle(stream_handle(device), device.index)
 
 
@@ -88,23 +84,19 @@ def _elsewhere(stream: torch.cuda.Stream) -> Iterator[None]:
 
 def on(stream: torch.cuda.Stream) -> AbstractContextManager[object]:
     """Have torch queue on a stream, as by `torch.cuda.stream`, which takes several times as long to enter."""
-    if stream.device.type == "xpu":
-        entered: AbstractContextManager[object] = _xpu.stream(stream)
-        return entered
     if torch.cuda.current_device() != stream.device_index:
         return _elsewhere(stream)
     return _On(stream, torch.cuda.current_stream(stream.device))  # that very object: it becomes current again
 
 
-def new_event(device: torch.device) -> torch.cuda.Event:
+def new_event() -> torch.cuda.Event:
     """An event. A thread that waits for it sleeps: spinning costs a processor."""
-    event: torch.cuda.Event = _xpu.Event() if device.type == "xpu" else torch.cuda.Event(blocking=True)
-    return event
+    return torch.cuda.Event(blocking=True)
 
 
 def record(stream: torch.cuda.Stream) -> torch.cuda.Event:
     """An event after all that is queued on `stream`."""
-    event = new_event(stream.device)
+    event = new_event()
     event.record(stream)
     return event
 
@@ -191,7 +183,7 @@ def held_bytes() -> tuple[int, int]:
 
 def no_room(device: torch.device, what: str) -> BudgetError:
     """The error that a device has no memory left for `what`, which the loader needs."""
-    available, total = (_xpu if device.type == "xpu" else torch.cuda).mem_get_info(device)
+    available, total = torch.cuda.mem_get_info(device)
     return BudgetError(
         f"{device} has no memory left for {what}: {format_bytes(available)} of {format_bytes(total)} are free",
         remedy="Lower `batch_size`, or `memory=gdsload.Memory(prefetch=..., arena=...)`, or drop batches earlier.",

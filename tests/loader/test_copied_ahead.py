@@ -73,7 +73,7 @@ def device(monkeypatch):
     event = SimpleNamespace(synchronize=found.synchronize, record=lambda _stream: None)
     for name, fake in {
         "side_stream": lambda _device: STREAM, "current_stream": lambda _device: STREAM,
-        "on": lambda _stream: nullcontext(), "record": lambda _stream: event, "new_event": lambda _device: event,
+        "on": lambda _stream: nullcontext(), "record": lambda _stream: event, "new_event": lambda: event,
     }.items():  # fmt: skip
         monkeypatch.setattr(device_queue, name, fake)
     return found

@@ -45,8 +45,7 @@ def planned(plain, monkeypatch):
     ("device", "backend", "placement", "copied"),
     [
         *((CPU, backend, "host", "") for backend in ("auto", "host")),
-        (MPS, "auto", "host", "by the consumer"),
-        (XPU, "auto", "host", "ahead"),
+        *((device, "auto", "host", "by the consumer") for device in (MPS, XPU)),
         (GPU, "host", "host", "ahead"),
         *((GPU, backend, "gpu", "") for backend in ("auto", "mapped", "bounce", "gds")),
     ],

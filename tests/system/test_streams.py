@@ -126,18 +126,3 @@ def test_what_ctrl_c_interrupts_has_been_done(cudart):
     with pytest.raises(KeyboardInterrupt):
         streams.register_host(torch.device("cuda", 0), 4096, 1)
     assert calls == [4096]
-
-
-def test_streams_and_events_of_an_xpu_are_torchs_own(monkeypatch):
-    """There need be none: torch has the names, and each is called for the device."""
-    calls, stream = [], SimpleNamespace(device=torch.device("xpu", 1))
-    for name in ("Stream", "Event", "current_stream", "stream"):
-        assert callable(getattr(torch.xpu, name))
-        note = lambda *given, name=name, **more: calls.append((name, *given, *more.values()))  # noqa: E731
-        monkeypatch.setattr(torch.xpu, name, note)
-    for call in (streams.side_stream, streams.current_stream, streams.new_event):
-        call(stream.device)
-    streams.on(stream)
-    assert calls == [("Stream", stream.device, -1), ("current_stream", stream.device), ("Event",), ("stream", stream)]
-    with_streams = [kind for kind in ("cuda", "xpu", "cpu", "mps") if streams.has_streams(torch.device(kind))]
-    assert with_streams == ["cuda", "xpu"]

@@ -122,7 +122,7 @@ class DeviceQueue:
         with self._lock:
             if self._dropped * _EVENTS >= max(self._pending_bytes, 1):
                 # As a rule the last batch is not used any more: all that reads it has been queued.
-                event = self._spare.pop() if self._spare else new_event(self.device)
+                event = self._spare.pop() if self._spare else new_event()
                 event.record(stream)
                 self._pending.append((event, self._dropped))
                 self._bytes, self._dropped = self._bytes + self._dropped, 0
@@ -147,7 +147,7 @@ def hand_over(batch: Any, stream: torch.cuda.Stream, known: dict[int, bool] | No
     for tensor in tensors_of(batch):
         nbytes += tensor.nbytes
         # The allocator notes it for memory, not for tensors, and packed fields and small batches share some.
-        if (tensor.is_cuda or tensor.is_xpu) and not begin <= tensor.data_ptr() < end:
+        if tensor.is_cuda and not begin <= tensor.data_ptr() < end:
             memory = tensor.untyped_storage()
             begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
             if begin not in known:

@@ -118,7 +118,7 @@ def test_one_that_the_gpu_keeps_up_with_never_waits(gpu, stops):
 class Tensor:
     """One on a device, in memory of 64 bytes at an address."""
 
-    is_nested, is_xpu, nbytes = False, False, 8
+    is_nested, nbytes = False, 8
     is_conj = is_neg = staticmethod(lambda: False)
 
     def __init__(self, recorded, device, memory, address):
