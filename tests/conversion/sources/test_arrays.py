@@ -147,6 +147,17 @@ def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path, left_ou
         gdsload.convert(tmp_path / "in", tmp_path / "no", each="file", fields=["z"], workers=1, on_error="skip")
 
 
+@pytest.mark.parametrize("each", ["row", "file"])
+def test_what_macos_packs_beside_arrays_is_passed_over(tmp_path, each):
+    np.savez(tmp_path / "a.npz", _tmp=np.arange(3), y=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        for name in ("__MACOSX/._x.npy", "._y.npy", ".DS_Store"):
+            archive.writestr(name, b"\0\5\x16\7")
+    report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
+    assert [note[:36] for note in report.notes] == ["3 files or folders are passed over, "] * (each == "row")
+
+
 DIGESTS = [bytes([n, 7, 0, 0]) for n in range(1, 4)] + [b"\1\2\3\4"]
 
 
