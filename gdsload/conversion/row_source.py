@@ -90,8 +90,8 @@ def row_parts(
 
 
 def filled(parts: list[Part], what: str, path: str) -> list[Part]:
-    """The parts of a source; a `FormatError` if there are none."""
-    if not parts:
+    """The parts of a source; a `FormatError` if no sample is in them."""
+    if not any(part.samples for part in parts):
         raise FormatError(f"there is not one {what}", file=path)
     return parts
 

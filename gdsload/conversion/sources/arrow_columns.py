@@ -213,13 +213,7 @@ class ImageColumns:
     """
 
     def __init__(
-        self,
-        schema: Any,
-        leaves: Sequence[Leaf],
-        form: ImageForm,
-        file: str,
-        *,
-        follow_paths: bool = False,
+        self, schema: Any, leaves: Sequence[Leaf], form: ImageForm, file: str, *, follow_paths: bool = False
     ) -> None:
         self.names, self.leaves, self.form, self.file = image_columns(schema), list(leaves), form, file
         self.sounds = frozenset() if form.keep_encoded and not follow_paths else sound_columns(schema)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, run_parts
+from gdsload.conversion.row_source import check_fields, filled, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
     decoded,
@@ -67,12 +67,11 @@ class MdsSource(FieldChoice, ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         shards = self._shards()
-        samples = [shard.samples for shard in shards]
-        if not any(samples):
-            raise FormatError("there is not one sample", file=self.path)
+        sizes, samples = [shard.raw.nbytes for shard in shards], [shard.samples for shard in shards]
+        parts = filled(run_parts("shards", sizes, target_bytes, samples=samples), "sample", self.path)
         for shard in shards:
             self._decoders(shard)
-        return run_parts("shards", [shard.raw.nbytes for shard in shards], target_bytes, samples=samples)
+        return parts
 
     def read(self, part: Part) -> Iterator[Item]:
         low, high = (int(edge) for edge in part.where)

@@ -85,11 +85,7 @@ class TfRecordSource(FieldChoice, ImageSource):
     _known: dict[str, Feature] | None = None
 
     def __init__(
-        self,
-        path: str,
-        *,
-        types: Mapping[str, str] | None = None,
-        **options: Unpack[ImageFileOptions],
+        self, path: str, *, types: Mapping[str, str] | None = None, **options: Unpack[ImageFileOptions]
     ) -> None:
         super().__init__(path, **options)
         self.types = _types(types)

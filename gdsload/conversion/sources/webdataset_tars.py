@@ -78,8 +78,7 @@ class TarReader:
                 raise tarfile.ReadError(f"it is damaged at byte {header.offset}: {header.size} bytes are no size")
             if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
                 raise FormatError(
-                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
-                    remedy=f"{_REPACK}.",
+                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file", remedy=f"{_REPACK}."
                 )
             yield header
 

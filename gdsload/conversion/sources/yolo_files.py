@@ -53,13 +53,7 @@ class YoloSource(ImageSource):
     ways_out = BOX_WAYS_OUT
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        boxes: Boxes = "cxcywh",
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
+    def __init__(self, path: str, *, boxes: Boxes = "cxcywh", **options: Unpack[ImageFileOptions]) -> None:
         super().__init__(path, **options)
         self.base = base_of(path)  # the folder that holds `images` and `labels`
         self.boxes = BoxForm(boxes, self.look)
