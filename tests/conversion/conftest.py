@@ -21,8 +21,8 @@ from scipy.io import savemat
 
 import gdsload
 from gdsload.errors import GdsloadError
+from tests.conversion.contents import pack
 from tests.conversion.reading import rows_of
-from tests.conversion.tar_files import pack
 from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 DATA = Path(__file__).parent.parent / "data"

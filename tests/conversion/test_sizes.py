@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import io
 import json
 import os
 import random
@@ -27,15 +26,13 @@ from gdsload.conversion.sizes import bytes_of_shards, gathered
 from gdsload.conversion.source import Item, Part
 from gdsload.shards.format.schema import Field, Schema
 from tests.conversion import picture_sources
+from tests.conversion.contents import pack, picture
 from tests.conversion.reading import content
-from tests.conversion.tar_files import pack
 
 
 def jpeg(seed, size=(40, 30)):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(noise).resize(size).save(stream, "jpeg")
-    return stream.getvalue()
+    return picture(Image.fromarray(noise).resize(size), "JPEG")
 
 
 def tar_beside_json(folder, files, name="a.tar"):

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 
 import gdsload
 from gdsload.transforms import DecodeImage
+from tests.conversion.contents import picture
 from tests.conversion.picture_sources import WAYS, folder, in_memory
 
 CODECS = ("JPEG", "PNG", "WEBP", "TIFF")
@@ -16,13 +17,8 @@ CODECS = ("JPEG", "PNG", "WEBP", "TIFF")
 
 def encoded(codec, orientation):
     """A square picture, of which no two turned ones are alike."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
-    stream = io.BytesIO()
     noise = np.random.default_rng(orientation).integers(0, 256, (16, 16, 3), np.uint8)
-    Image.fromarray(noise).save(stream, codec, **how)
-    return stream.getvalue()
+    return picture(noise, codec, orientation)
 
 
 def shown(raw):
@@ -89,9 +85,8 @@ XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
 
 def in_a_segment(content):
     """A JPEG of 16 × 8 pixels with a segment of an application at its start."""
-    stream = io.BytesIO()
-    Image.new("RGB", (16, 8)).save(stream, "JPEG")
-    return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + stream.getvalue()[2:]
+    whole = picture(Image.new("RGB", (16, 8)), "JPEG")
+    return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + whole[2:]
 
 
 @pytest.mark.parametrize("content", [XMP, b"Exif\0\0no such thing", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"])

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload.conversion.sources.arrays import ArraySource, decode_npy, map_npy
 from gdsload.errors import FormatError, OptionError, ReadError
+from tests.conversion.contents import npy
 
 
 @pytest.mark.parametrize("archive", [True, False])
@@ -173,19 +174,10 @@ def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_pa
 
 
 @pytest.fixture
-def content():
-    stream = io.BytesIO()
-    np.save(stream, np.arange(6).reshape(2, 3))
-    return stream.getvalue()
-
-
-@pytest.fixture
-def uses(tmp_path, content):
+def uses(tmp_path):
+    content = npy(np.arange(6).reshape(2, 3))
     (tmp_path / "x.npy").write_bytes(content)
-    return [
-        lambda: decode_npy(content),
-        lambda: map_npy(str(tmp_path / "x.npy")),
-    ]
+    return [lambda: decode_npy(content), lambda: map_npy(str(tmp_path / "x.npy"))]
 
 
 def test_one_thread_at_a_time_has_them_parsed(uses, monkeypatch):
