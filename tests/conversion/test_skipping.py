@@ -33,18 +33,12 @@ def test_one_in_a_hundred_is_skipped_and_no_more(tmp_path):
     report = convert(table(tmp_path / "four.csv", bad=(0, 7, 200, 399)), tmp_path / "four", **HOW)
     assert [one.key for one in report.skipped] == ["line 2", "line 9", "line 202", "line 401"]
     assert numbers(tmp_path / "four") == [n for n in range(ROWS) if n not in (0, 7, 200, 399)]
-    with pytest.raises(ConversionError, match="5 of 400 samples cannot be converted, more than the 4 that") as caught:
+    reasons = "line 2: .*'oops', which is no int.*line 9: .*line 10: "
+    said = f"5 of 400 samples cannot be converted, more than the 4 that `max_skipped='1%'` allows.*{reasons}"
+    with pytest.raises(ConversionError, match=said) as caught:
         convert(table(tmp_path / "five.csv", bad=(0, 7, 8, 200, 399)), tmp_path / "five", **HOW)
     assert not (tmp_path / "five").exists()
     assert [one.key for one in caught.value.skipped] == ["line 2", "line 9", "line 10", "line 202", "line 401"]
-    for wanted in (
-        "`max_skipped='1%'` allows",
-        "line 2: ",
-        "'oops', which is no int",
-        "line 9: ",
-        "line 10: ",
-    ):
-        assert wanted in str(caught.value)
     assert "`max_skipped='5%'`" in caught.value.remedy
     assert "line 202" not in str(caught.value)  # three reasons will do
 

@@ -162,12 +162,12 @@ def test_what_macos_packs_beside_arrays_is_passed_over(tmp_path, each):
 DIGESTS = [bytes([n, 7, 0, 0]) for n in range(1, 4)] + [b"\1\2\3\4"]
 
 
-@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
-def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_path, name):
+@pytest.mark.parametrize("form", ["x.npy", "x.npz", "memory"])
+def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_path, form):
     for kind in "SV":
         array = np.array(DIGESTS, f"{kind}4")
-        np.save(tmp_path / name, array) if name == "x.npy" else np.savez(tmp_path / name, x=array)
-        report = gdsload.convert(tmp_path / name, tmp_path / kind, workers=1)
+        np.save(tmp_path / form, array) if form == "x.npy" else np.savez(tmp_path / form, x=array)
+        report = gdsload.convert({"x": array} if form == "memory" else tmp_path / form, tmp_path / kind, workers=1)
         stored = DIGESTS if kind == "V" else [one.rstrip(b"\0") for one in DIGESTS]
         assert gdsload.ShardDataset(tmp_path / kind).column("x") == stored
         assert [note[:42] for note in report.notes] == ["'x' has bytes of a fixed length (4), of wh"] * (kind == "S")

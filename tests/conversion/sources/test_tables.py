@@ -185,9 +185,6 @@ def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path, converted):
     assert fixed.schema["x"] == gdsload.Field("float32", (2,))
     with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
         converted(source, fixed=["x"], ragged=["x"])
-    uneven = one_column(tmp_path, pa.array([[1, 2]] * 100 + [[3]]))
-    with pytest.raises(gdsload.ConversionError, match=r"row.*has shape \[1\], but \[2\] was expected"):
-        converted(uneven, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
     with pytest.raises(gdsload.SchemaError, match="'x': it is to be fixed, but its samples have different lengths"):
         converted(one_column(tmp_path, pa.array([[1, 2], [3]])), fixed=["x"])
 
