@@ -35,6 +35,18 @@ def out(tmp_path_factory):
 
 
 @pytest.fixture
+def put(tmp_path):
+    """Writes files of these names, in folders that are made for them."""
+
+    def put_all(*names, text=""):
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+
+    return put_all
+
+
+@pytest.fixture
 def converted(tmp_path_factory):
     """Converts a source in this process, and returns the dataset that is made of it."""
 

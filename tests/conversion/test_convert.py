@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sys
 import time
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -120,18 +119,11 @@ def test_a_shuffle_is_a_permutation_that_its_seed_decides(arrays, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "again")
 
 
-@pytest.fixture
-def functions(monkeypatch):
-    """This module's functions, where `map` finds them."""
-    monkeypatch.setitem(sys.modules, "functions_of_the_test", sys.modules[__name__])
-    return "functions_of_the_test"
-
-
-def test_map(arrays, tmp_path, converted, functions):
-    found = converted(arrays, map=f"{functions}:double").__getitems__(range(ROWS))
+def test_map(arrays, tmp_path, converted):
+    found = converted(arrays, map=f"{__name__}:double").__getitems__(range(ROWS))
     assert np.array_equal(np.stack([sample["x"].numpy() for sample in found]), 2 * np.load(arrays / "x.npy"))
     with pytest.raises(OptionError, match="map returned int"):
-        convert(arrays, tmp_path / "none", map=f"{functions}:no_mapping", workers=1)
+        convert(arrays, tmp_path / "none", map=f"{__name__}:no_mapping", workers=1)
 
 
 def test_bad_samples_stop_it_and_say_which_and_then_they_can_be_skipped(tmp_path):
@@ -142,14 +134,14 @@ def test_bad_samples_stop_it_and_say_which_and_then_they_can_be_skipped(tmp_path
     assert (report.resumed, report.samples, len(report.skipped)) == (3, 99, 1)
 
 
-def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, functions):
+def test_bad_samples_are_skipped_and_reported(tmp_path, arrays):
     report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", max_skipped=4, workers=1)
     assert [one.key for one in report.skipped] == ["number 0", "number 33", "number 34", "number 99"]
     assert all("no picture" in one.reason for one in report.skipped)
     found = [int(s["n"]) for s in gdsload.ShardDataset(tmp_path / "out").__getitems__(range(report.samples))]
     assert found == [number for number in range(100) if number not in (0, 33, 34, 99)]
     # Also one by one out of a batch.
-    how = {"on_error": "skip", "map": f"{functions}:only_even", "max_skipped": "50%"}
+    how = {"on_error": "skip", "map": f"{__name__}:only_even", "max_skipped": "50%"}
     report = convert(arrays, tmp_path / "even", workers=1, **how)
     assert (report.samples, len(report.skipped)) == (ROWS // 2, ROWS // 2)
 
@@ -195,7 +187,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
     assert hidden(tmp_path) == []
 
 
-def test_killed_at_any_moment(arrays, tmp_path, functions):
+def test_killed_at_any_moment(arrays, tmp_path):
     """Whatever is killed, nothing half-made is readable, and the next run ends with the same bytes."""
     convert(arrays, tmp_path / "whole", shard_bytes=1000, workers=1)
     expected, moments, kills = content(tmp_path / "whole"), random.Random(1), 0

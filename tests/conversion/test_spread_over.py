@@ -121,9 +121,8 @@ def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plai
     drives[1].mkdir()  # the empty mount point
     again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1], **options}
     before = content_names(tmp_path / ".out.gdsload-convert")
-    with pytest.raises(
-        ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
-    ) as caught:
+    said = f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
+    with pytest.raises(ReadError, match=said) as caught:
         gdsload.convert(array, tmp_path / "out", **again)
     assert Path(caught.value.file).parent.parent == tmp_path / ".out.gdsload-convert"
     assert content_names(tmp_path / ".out.gdsload-convert") == before
