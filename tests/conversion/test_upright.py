@@ -57,27 +57,13 @@ def test_kept_and_decoded_by_the_loader(root, out, way):
     loader.close()
 
 
-class Opened(torch.utils.data.Dataset):
-    """A user's dataset, which turns images itself or does not."""
-
-    def __init__(self, turn):
-        self.turn = turn
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        image = Image.open(io.BytesIO(encoded("JPEG", index + 1)))
-        return {"x": ImageOps.exif_transpose(image) if self.turn else image.convert("RGB")}
-
-
 @pytest.mark.parametrize("turn", [True, False])
-def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
+def test_images_of_a_users_dataset_are_as_it_returns_them(converted, turn):
     """It may have turned them by hand."""
-    gdsload.convert(Opened(turn), out, workers=1)
-    wanted = [np.asarray(Opened(turn)[index]["x"]).transpose(2, 0, 1) for index in range(8)]
-    for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True):
-        assert np.array_equal(one["x"], other)
+    images = [Image.open(io.BytesIO(encoded("JPEG", number))) for number in range(1, 9)]
+    images = [ImageOps.exif_transpose(image) if turn else image.convert("RGB") for image in images]
+    for one, image in zip(converted([{"x": image} for image in images]), images, strict=True):
+        assert np.array_equal(one["x"], np.asarray(image).transpose(2, 0, 1))
 
 
 XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'

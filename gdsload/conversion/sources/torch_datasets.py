@@ -119,7 +119,9 @@ class TorchSource:
         if self._dataset is None:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
-                found = _called(found, self.name)
+                with of_user("the call without arguments failed", self.name):
+                    made = found()
+                found = _Again(found) if isinstance(made, Iterator) else made
             if isinstance(found, torch.utils.data.DataLoader | DataLoader) or not _is_dataset(found):
                 raise OptionError(
                     f"{self.name} is {type(found).__name__}, no dataset",
@@ -141,12 +143,6 @@ class _Again:
 
     def __iter__(self) -> Iterator[Any]:
         return self._function()
-
-
-def _called(function: Callable[[], Any], shown: str) -> Any:
-    with of_user("the call without arguments failed", shown):
-        found = function()
-    return _Again(function) if isinstance(found, Iterator) else found
 
 
 def _is_iterable(dataset: Any) -> bool:
