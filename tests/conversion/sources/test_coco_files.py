@@ -110,9 +110,8 @@ def of_one_image(root, orientation, stored, said, codec="PNG"):
 
     def change(tree):
         tree["images"] = [{"id": 5, "file_name": "t.png", "width": image.width, "height": image.height}]
-        tree["annotations"] = [
-            {"id": 1, "image_id": 5, "category_id": 2, "bbox": [left, top, right - left, bottom - top]}
-        ]
+        box = [left, top, right - left, bottom - top]
+        tree["annotations"] = [{"id": 1, "image_id": 5, "category_id": 2, "bbox": box}]
 
     write(root, images="others", change=change)
     return root
