@@ -29,8 +29,6 @@ _DIGITS = Context(prec=100)
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table of Arrow's, or of a record batch, as `row_items` has them."""
     validate(table, file)
-    if not table.num_rows:
-        return
     arrays = [leaf_array(table, leaf) for leaf in leaves]
 
     def made(low: int, high: int) -> dict[str, Any]:

@@ -200,13 +200,6 @@ def test_a_line_that_is_too_long_is_refused_with_the_way_out(tmp_path, monkeypat
         JsonLinesSource(path).parts(1)
 
 
-def test_missing_values_are_as_in_tables(tmp_path, converted, left_out):
-    path = write(tmp_path / "a.jsonl", [{"n": 1, "x": 0.5}, {"n": None}])
-    left_out(path, {"row 1": "'n' has no value, or one with a hole. Say what stands for it, `fill={'n': -1}`"})
-    dataset = converted(path, fill={"n": -1})
-    assert (dataset[1]["n"], np.isnan(dataset[1]["x"].item())) == (-1, True)
-
-
 def test_a_key_without_a_value_wants_its_type(tmp_path, samples_in):
     path = tmp_path / "a.jsonl"
     rows = [{"n": 1, '\xe9"': None}] * 1000 + [{"n": 1, '\xe9"': 0.5}]

@@ -125,10 +125,3 @@ def test_variables_that_come_twice(tmp_path, samples_in):
         file.write(content[128:])
     with pytest.raises(FormatError, match="two variables have one name"):
         samples_in(MatSource(str(tmp_path / "a.mat")))
-
-
-def test_a_part_is_read_alone(tmp_path):
-    io.savemat(tmp_path / "a.mat", {"x": np.arange(60.0).reshape(20, 3)})
-    source = MatSource(str(tmp_path / "a.mat"))
-    (item,) = source.read(source.parts(100)[1])
-    assert (item.key, item.count, item.make()["x"][0].tolist()) == ("rows 4 to 7", 4, [12, 13, 14])
