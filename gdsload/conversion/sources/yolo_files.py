@@ -40,8 +40,7 @@ class YoloSource(ImageSource):
     ``[channels, height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the
     turned image; ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the
     folders or lists of the images of each split; without it `classes.txt` has the names, and the names of folders tell
-    of splits.
-    Outlines, key points and turned boxes are refused.
+    of splits. Outlines, key points and turned boxes are refused.
 
     Args:
         path: the folder, or its folder ``images``, or one in that.

@@ -173,16 +173,12 @@ def test_keys_with_dots_and_objects(tmp_path, samples_in):
     path = write(tmp_path / "a.jsonl", [{"a": 1, "a.b": 2, "s": None}, {"a": 3, "a.b": 4, "s": {"c": {"d": "x"}}}])
     found = samples_in(JsonLinesSource(path, fill={"s.c.d": ""}))
     assert [plain(one) for one in found] == [{"a": 1, "a.b": 2, "s.c.d": ""}, {"a": 3, "a.b": 4, "s.c.d": "x"}]
+    path = write(tmp_path / "a.jsonl", [{"a": 1}, {"a.b": 2}])  # neither is an object
+    found = samples_in(JsonLinesSource(path, fill={"a": 0, "a.b": 0}))
+    assert [plain(one) for one in found] == [{"a": 1, "a.b": 0}, {"a": 0, "a.b": 2}]
     path = write(tmp_path / "a.jsonl", [{"a.b": 1, "a": {"b": 2}}])
     with pytest.raises(FormatError, match="it has a key twice"):
         JsonLinesSource(path).parts(1)
-
-
-def test_a_key_with_a_dot_makes_no_object_of_a_key_in_another_line(tmp_path, samples_in):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"a.b": 2}\n')
-    found = samples_in(JsonLinesSource(str(path), fill={"a": 0, "a.b": 0}))
-    assert [plain(one) for one in found] == [{"a": 1, "a.b": 0}, {"a": 0, "a.b": 2}]
 
 
 def test_nothing_but_empty_lists_wants_its_type(tmp_path, samples_in):

@@ -69,14 +69,6 @@ def test_equals_what_pyarrow_reads(tmp_path, converted, kind, name):
     assert batch["points"][0].shape[1:] == (2,)
 
 
-def test_files_come_in_natural_order_and_fields_in_the_one_asked_for(tmp_path):
-    for number in (10, 9):
-        write(tmp_path / f"t-{number}.parquet", pa.table({"x": [number], "y": ["a"], "z": [{"a": 1}]}), "parquet")
-    source = ParquetSource(str(tmp_path)).only(["y", "x"])
-    assert rows_of(source) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
-    assert list(rows_of(source)[0]) == ["y", "x"]
-
-
 def one_column(tmp_path, column, **options):
     pq.write_table(pa.table({"x": column}), tmp_path / "t.parquet")
     return ParquetSource(str(tmp_path / "t.parquet"), **options)
