@@ -15,15 +15,7 @@ import torch
 import gdsload
 from gdsload.conversion.runner import convert, plan
 from gdsload.conversion.source import Item, Part
-from gdsload.errors import (
-    DatasetExistsError,
-    DiskFullError,
-    FormatError,
-    OptionError,
-    ReadError,
-    SchemaError,
-    WriteError,
-)  # fmt: skip
+from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, SchemaError, WriteError
 from tests.conversion.leisurely import Leisurely
 from tests.conversion.reading import content, hidden
 
@@ -234,12 +226,12 @@ def test_two_at_once_are_refused(tmp_path):
 
 def test_what_is_there_is_not_replaced_unasked(tmp_path):
     convert(Numbers(5), tmp_path / "out", workers=1)
-    with pytest.raises(DatasetExistsError, match="out"):
+    with pytest.raises(gdsload.DatasetExistsError, match="out"):
         convert(Numbers(6), tmp_path / "out", workers=1)
     assert convert(Numbers(6), tmp_path / "out", workers=1, overwrite=True).samples == 6
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(DatasetExistsError, match="mine"):
+    with pytest.raises(gdsload.DatasetExistsError, match="mine"):
         convert(Numbers(6), tmp_path / "mine", workers=1, overwrite=True)
 
 
@@ -285,10 +277,8 @@ def test_an_error_waits_for_what_another_executor_has_begun(tmp_path):
 
 def test_a_shuffle_counts_its_second_pass(arrays, tmp_path, monkeypatch):
     monkeypatch.setattr("gdsload.conversion.combine._BATCH_BYTES", 3200)
-    seen = []
-    convert(
-        arrays, tmp_path / "out", workers=1, shard_bytes=6400, shuffle_seed=1, progress=lambda *now: seen.append(now)
-    )
+    seen, how = [], {"workers": 1, "shard_bytes": 6400, "shuffle_seed": 1}
+    convert(arrays, tmp_path / "out", **how, progress=lambda *now: seen.append(now))
     whole = [one for one in seen if one[2] == int(one[2])]
     assert [one[2] for one in whole[:6]] == list(range(6))
     assert whole[5][0] == ROWS

@@ -136,9 +136,8 @@ def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path, converted):
     tables.write_table(pa.table({"y": [9]}), tmp_path / "t" / "_backup" / "a.parquet")
     report = gdsload.convert(tmp_path / "t", tmp_path / "tables", workers=1)
     assert gdsload.ShardDataset(tmp_path / "tables").column("_x").tolist() == [0, 1]
-    assert report.notes[-1].endswith(
-        "1 file or folder is passed over, hidden or kept by other programs beside data: '_backup' first."
-    )
+    said = "1 file or folder is passed over, hidden or kept by other programs beside data: '_backup' first."
+    assert report.notes[-1].endswith(said)
 
 
 def test_a_link_to_a_folder_in_a_hidden_one_is_followed(tmp_path):

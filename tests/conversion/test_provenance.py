@@ -6,7 +6,6 @@ import importlib
 import os
 import shutil
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -224,7 +223,7 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
 
 
 def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
-    flat: Path = tmp_path / "flat"
+    flat = tmp_path / "flat"
     shutil.copytree(folder / "cat", flat)
     dataset = converted(flat, with_key=True)
     assert list(dataset.schema) == ["key", "image"]

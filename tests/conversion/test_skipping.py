@@ -54,23 +54,19 @@ def test_what_is_finished_then_is_kept(tmp_path):
 
 
 def test_where_the_count_is_known_it_ends_early(tmp_path):
-    seen = []
+    seen, source = [], table(tmp_path / "t.csv", bad=range(100))
     with pytest.raises(ConversionError, match=" of 400 samples"):
-        convert(
-            table(tmp_path / "t.csv", bad=range(100)), tmp_path / "out", **HOW,
-            progress=lambda *found: seen.append(found),
-        )  # fmt: skip
+        convert(source, tmp_path / "out", **HOW, progress=lambda *found: seen.append(found))
     assert len(seen) < 4
 
 
 def test_a_wrong_option_is_no_samples_fault(tmp_path):
     """Every sample would be skipped for it."""
     np.save(tmp_path / "x.npy", np.arange(ROWS))
+    how = {"schema": {"z": "int8"}, "on_error": "skip", "max_skipped": 1.0}
     for options in ({"fields": ["z"]}, {"casts": {"z": "int8"}}):
         with pytest.raises(OptionError, match="there is no field 'z'"):
-            convert(
-                tmp_path / "x.npy", tmp_path / "out", schema={"z": "int8"}, on_error="skip", max_skipped=1.0, **options
-            )
+            convert(tmp_path / "x.npy", tmp_path / "out", **how, **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -125,10 +121,8 @@ def test_offsets_of_lists_are_never_samples(tmp_path, first, last, good):
     """Rows of other lengths come as values and offsets, which may look like samples of a fixed field."""
     table = pa.table({"tokens": [list(range(first))] * 70 + last})
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=70)
-    schema = {"tokens": gdsload.Field("int64", (first,))}
-    report = convert(
-        tmp_path / "t.parquet", tmp_path / "out", schema=schema, on_error="skip", max_skipped="10%", workers=1
-    )
+    how = {"schema": {"tokens": gdsload.Field("int64", (first,))}, "on_error": "skip", "max_skipped": "10%"}
+    report = convert(tmp_path / "t.parquet", tmp_path / "out", **how, workers=1)
     assert (report.samples, len(report.skipped)) == (70 + good, len(last) - good)
     found = [sample["tokens"].tolist() for sample in gdsload.ShardDataset(tmp_path / "out")]
     assert found == [list(range(first))] * 70 + last[:good]

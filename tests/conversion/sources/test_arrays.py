@@ -70,9 +70,8 @@ def test_folders_of_files_are_classes(tmp_path, converted):
     dataset = converted(tmp_path / "d", each="file")
     assert dataset.column("label").tolist() == [0] * 6 + [1] * 6
     assert dataset.metadata["classes"] == {"label": ["a", "b"]}
-    assert all(
-        np.array_equal(one["array"], array) for one, array in zip(dataset, arrays[1::2] + arrays[::2], strict=True)
-    )
+    pairs = zip(dataset, arrays[1::2] + arrays[::2], strict=True)
+    assert all(np.array_equal(one["array"], array) for one, array in pairs)
 
 
 def test_an_archive_for_each_sample(tmp_path, converted):
