@@ -263,17 +263,13 @@ def _array(kind: str | None, shape: tuple[int, ...] | None, content: bytes) -> N
     """An array. Before its values are those of type, number of dimensions and sizes that are not in the index."""
     stream = io.BytesIO(content)
     if kind is None:
-        kind = _TYPES.get(_byte(stream))
+        kind = _TYPES.get(exactly(stream, 1)[0])
         if kind is None:
             raise ValueError("it is of an unknown element type")
     if shape is None:
-        packed = _byte(stream)
+        packed = exactly(stream, 1)[0]
         dimensions, wide = packed >> 2, 1 << (packed & 3)
         shape = tuple(np.frombuffer(exactly(stream, dimensions * wide), f"<u{wide}").tolist())
     if 0 in shape:
         raise ValueError("an array of no values is none")
     return shaped(content, stream.tell(), np.dtype(kind), shape)
-
-
-def _byte(stream: io.BytesIO) -> int:
-    return exactly(stream, 1)[0]
