@@ -72,11 +72,8 @@ def column_values(array: Any, leaf: Leaf, where: str) -> Any:
         # Numbers and texts may be filled, lists that are missing not.
         may_be = not _has_holes(array, replace(leaf, fill=0))
         usual = f"Say what stands for it, `fill={{{leaf.name!r}: {_usual(array.type)!r}}}`; or leave the column out."
-        raise FormatError(
-            f"column {leaf.name!r} has no value, or one with a hole",
-            file=where,
-            remedy=usual if may_be else "Leave the row or the column out.",
-        )
+        remedy = usual if may_be else "Leave the row or the column out."
+        raise FormatError(f"column {leaf.name!r} has no value, or one with a hole", file=where, remedy=remedy)
     if leaf.json:
         failed = f"column {leaf.name!r} cannot be written as JSON"
         with reading(failed, where, TypeError, ValueError, RecursionError):

@@ -139,11 +139,8 @@ class YoloSource(ImageSource):
                 )
             names = [numbered[number] for number in range(len(names))]
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            raise FormatError(
-                "its YAML file has no list of names",
-                file=self.base,
-                remedy="Write a list, names: [cat, dog], say.",
-            )
+            remedy = "Write a list, names: [cat, dog], say."
+            raise FormatError("its YAML file has no list of names", file=self.base, remedy=remedy)
         return names
 
     def _listed_classes(self) -> list[str]:
@@ -195,11 +192,8 @@ class YoloSource(ImageSource):
     def _walked(self) -> tuple[list[str], list[str]]:
         whole = absolute(self.path)
         if not os.path.isdir(whole):
-            raise FormatError(
-                "it is no folder",
-                file=self.path,
-                remedy="Pass the folder that has `images`, `labels` and the YAML file.",
-            )
+            remedy = "Pass the folder that has `images`, `labels` and the YAML file."
+            raise FormatError("it is no folder", file=self.path, remedy=remedy)
         folders: dict[str, tuple[str, ...]] = {whole: (*PICTURES, _TEXT)}
         if whole != self.base:
             below = os.path.relpath(whole, os.path.join(self.base, _IMAGES))

@@ -121,11 +121,8 @@ class ZarrSource(FieldChoice, FileSource):
         arrays, groups = self._listed()
         if not arrays:
             inner = first_groups(groups)
-            raise FormatError(
-                "there is no array in the group",
-                file=self.path,
-                remedy=f"In it are the groups {inner}: pass the path of one." if groups else None,
-            )
+            remedy = f"In it are the groups {inner}: pass the path of one." if groups else None
+            raise FormatError("there is no array in the group", file=self.path, remedy=remedy)
         arrays = {name: arrays[name] for name in check_fields(self.fields, arrays, self.path)}
         if self.fields is None:
             dimensions = {name: _dimensions(array) for name, array in arrays.items()}
