@@ -208,6 +208,10 @@ class SourceFiles:
                 self.check_link(entry.path)
         return [entry.path for entry in found]
 
+    def pass_over(self, members: Iterable[str]) -> None:
+        """Note that these members of the path, an archive, are passed over."""
+        self._left.update(os.path.join(self.path, name) for name in members)
+
     def notes(self) -> list[str]:
         """Notes for users: on files in folders that are not looked into, and on what is passed over."""
         below = first_below(self.path, self._not_below)

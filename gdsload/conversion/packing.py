@@ -276,8 +276,6 @@ class _Cutter:
         length, pad = self._packing.length, self._packing.pad
         if self.left and pad is not None:
             self._put(np.full(-self._total % length, pad, self._after.dtype))
-        if self.left > self._total // length:
-            raise FormatError(f"{self.left} blocks are missing: the documents are fewer than when they were counted")
         if self.left:
             yield self._cut(self.left)
 

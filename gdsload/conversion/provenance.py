@@ -149,14 +149,11 @@ def _agreed(datasets: Sequence[tuple[str, Mapping[str, Any]]], about: str, field
                 continue
             before, known = names.setdefault(field, (path, found))
             if known != found:
-                raise _disagreement(field, about, before, path, known, found)
+                raise OptionError(
+                    f"{before} and {path} have different {about} ({known!s:.80}; {found!s:.80}): one number would mean "
+                    "two things",
+                    field=field,
+                    remedy="Convert the values of one (gdsload.reshard with `map=` and `metadata=`); or, if they mean "
+                    f'the same, say so: `metadata={{"{about}": {{{field!r}: ...}}}}`.',
+                )
     return {field: known for field, (_, known) in names.items()}
-
-
-def _disagreement(field: str, about: str, before: str, path: str, known: Any, found: Any) -> OptionError:
-    return OptionError(
-        f"{before} and {path} have different {about} ({known!s:.80}; {found!s:.80}): one number would mean two things",
-        field=field,
-        remedy="Convert the values of one (gdsload.reshard with `map=` and `metadata=`); or, if they mean the same, "
-        f'say so: `metadata={{"{about}": {{{field!r}: ...}}}}`.',
-    )

@@ -82,10 +82,7 @@ KINDS = {
 }
 """Names of the kinds that `kind` takes: module and class of each."""
 
-_OBJECTS = {
-    "table": ("memory_tables", "TableInMemory"),
-    "arrays": ("memory_tables", "ArraysInMemory"),
-}
+_OBJECTS = {"table": ("memory_tables", "TableInMemory"), "arrays": ("memory_tables", "ArraysInMemory")}
 """Names of the kinds of what is in memory, besides torch's datasets."""
 
 _SUFFIXES = {

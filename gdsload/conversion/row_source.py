@@ -90,8 +90,8 @@ def row_parts(
 
 
 def filled(parts: list[Part], what: str, path: str) -> list[Part]:
-    """The parts of a source; a `FormatError` if there are none."""
-    if not parts:
+    """The parts of a source; a `FormatError` if no sample is in them."""
+    if not any(part.samples for part in parts):
         raise FormatError(f"there is not one {what}", file=path)
     return parts
 
@@ -110,11 +110,8 @@ def common_length(lengths: Mapping[str, int], what: str, file: str) -> int:
     """The one length that all have; a `FormatError` if they differ, or one has none, for which -1 stands."""
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{name!r} {'none' if length < 0 else length}" for name, length in lengths.items())
-        raise FormatError(
-            f"the {what} have different lengths, or none: {shown}",
-            file=file,
-            remedy="The first dimension counts the samples: choose those of one length, `fields=[...]`.",
-        )
+        remedy = "The first dimension counts the samples: choose those of one length, `fields=[...]`."
+        raise FormatError(f"the {what} have different lengths, or none: {shown}", file=file, remedy=remedy)
     return next(iter(lengths.values()))
 
 

@@ -12,19 +12,9 @@ ALL = "all"
 
 # Longer words first: "validation" is not "val" and more. "t10k" is the test set of MNIST and of its like.
 _WORDS = (
-    "trainval",
-    "training",
-    "train",
-    "testing",
-    "test",
-    "validation",
-    "valid",
-    "val",
-    "evaluation",
-    "eval",
-    "dev",
-    "t10k",
-)
+    "trainval", "training", "train", "testing", "test", "validation", "valid", "val",
+    "evaluation", "eval", "dev", "t10k",
+)  # fmt: skip
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 

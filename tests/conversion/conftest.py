@@ -21,8 +21,8 @@ from scipy.io import savemat
 
 import gdsload
 from gdsload.errors import GdsloadError
+from tests.conversion.contents import pack
 from tests.conversion.reading import rows_of
-from tests.conversion.tar_files import pack
 from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 DATA = Path(__file__).parent.parent / "data"
@@ -32,6 +32,18 @@ DATA = Path(__file__).parent.parent / "data"
 def out(tmp_path_factory):
     """Where a dataset may be made that is not in `tmp_path`."""
     return tmp_path_factory.mktemp("out") / "out"
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Writes files of these names, in folders that are made for them."""
+
+    def put_all(*names, text=""):
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+
+    return put_all
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow.parquet as tables
 import pytest
 from PIL import Image
 
-from tests.conversion.tar_files import pack
+from tests.conversion.contents import pack
 
 
 def folder(root, files):

@@ -82,10 +82,8 @@ def test_a_value_is_kept_or_refused(source, target, data):
             assert f"does not fit {target} (" in str(error)
         else:
             assert str(dtype_of(found.dtype).name) == target
-            assert all(may_become(*pair, target) for pair in zip(old, as_list(found), strict=True)), (
-                old,
-                as_list(found),
-            )
+            pairs = list(zip(old, as_list(found), strict=True))
+            assert all(may_become(*pair, target) for pair in pairs), pairs
 
 
 def refused(value, wanted):

@@ -13,20 +13,16 @@ from gdsload import Field, ShardDataset, convert
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.runner import plan
 from gdsload.errors import ConversionError, OptionError, SchemaError
+from tests.conversion.contents import pack, picture
 from tests.conversion.picture_sources import WAYS, coco, in_memory, yolo
 from tests.conversion.reading import made_by
-from tests.conversion.tar_files import pack
 
 DATA = Path(__file__).parent.parent / "data"
-ORIENTATION = 0x0112
 
 
 def encoded(codec="jpeg", size=(12, 8), mode="RGB", seed=0, orientation=None):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    stream, exif = io.BytesIO(), Image.Exif()
-    exif[ORIENTATION] = orientation
-    Image.fromarray(noise).convert(mode).save(stream, codec, **({} if orientation is None else {"exif": exif}))
-    return stream.getvalue()
+    return picture(Image.fromarray(noise).convert(mode), codec, orientation)
 
 
 FILES = [

@@ -28,9 +28,8 @@ def test_a_text_that_is_no_utf_8(tmp_path, converted, name, encoding):
 def test_tables_of_other_columns(tmp_path, converted, header):
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text(f"{header}\n1,2\n")
-    with pytest.raises(
-        FormatError, match=f"^{tmp_path / '2.csv'}: its columns are {header[0]}, {header[2]}, but those"
-    ):
+    said = f"^{tmp_path / '2.csv'}: its columns are {header[0]}, {header[2]}, but those"
+    with pytest.raises(FormatError, match=said):
         converted(tmp_path)
 
 

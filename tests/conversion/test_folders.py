@@ -82,10 +82,8 @@ def test_recognition_does_not_look_at_it(make_source, tmp_path, kind):
     assert recognise(str(tmp_path / "source")) == kind
 
 
-def test_files_in_folders_that_are_not_looked_into_are_said(tmp_path):
-    for name in ("a.csv", "sub/.hidden/b.csv", "sub/b.csv", "sub/b.txt"):
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).write_text("x\n1\n")
+def test_files_in_folders_that_are_not_looked_into_are_said(tmp_path, put):
+    put("in/a.csv", "in/sub/.hidden/b.csv", "in/sub/b.csv", "in/sub/b.txt", text="x\n1\n")
     note = "Files in folders below are left out: 'sub/b.csv' first."
     report = gdsload.convert(tmp_path / "in", tmp_path / "out", workers=1)
     assert (report.samples, report.notes) == (1, (note,))
@@ -138,9 +136,8 @@ def test_a_class_and_a_column_may_begin_with_an_underscore(tmp_path, converted):
     tables.write_table(pa.table({"y": [9]}), tmp_path / "t" / "_backup" / "a.parquet")
     report = gdsload.convert(tmp_path / "t", tmp_path / "tables", workers=1)
     assert gdsload.ShardDataset(tmp_path / "tables").column("_x").tolist() == [0, 1]
-    assert report.notes[-1].endswith(
-        "1 file or folder is passed over, hidden or kept by other programs beside data: '_backup' first."
-    )
+    said = "1 file or folder is passed over, hidden or kept by other programs beside data: '_backup' first."
+    assert report.notes[-1].endswith(said)
 
 
 def test_a_link_to_a_folder_in_a_hidden_one_is_followed(tmp_path):
@@ -151,10 +148,8 @@ def test_a_link_to_a_folder_in_a_hidden_one_is_followed(tmp_path):
     assert samples(source) == [str({"array": np.arange(2)})]
 
 
-def test_names_come_in_natural_order(tmp_path):
-    for name in ("10", "9", "b/2", "b/11", ".x"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def test_names_come_in_natural_order(tmp_path, put):
+    put("10", "9", "b/2", "b/11", ".x")
     (tmp_path / "again").symlink_to("b")
     assert names_in(str(tmp_path)) == ["9", "10", "again", "b"]
     assert [name for _, name in names_below(str(tmp_path))] == ["9", "10", "2", "11"]
@@ -168,13 +163,11 @@ LOGS = {
 
 
 @pytest.fixture(params=LOGS)
-def table(request, tmp_path):
+def table(request, tmp_path, put):
     """A folder of a table of some kind, and what is said of it."""
-    log = LOGS[request.param]
-    folder = tmp_path / "lake" / "table"
-    for name in (log, log.replace("00002-9", "00001-a"), "data/y=1/z=2/part-0.parquet"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"{}")
+    log, folder = LOGS[request.param], tmp_path / "lake" / "table"
+    names = (log, log.replace("00002-9", "00001-a"), "data/y=1/z=2/part-0.parquet")
+    put(*(f"lake/table/{name}" for name in names), text="{}")
     tables.write_table(pa.table({"x": [1, 2]}), folder / "data" / "y=1" / "z=2" / "part-0.parquet")
     return folder, f"it is an? {request.param} table"
 
@@ -211,11 +204,8 @@ def test_other_kinds_below_it_are_its_users_own(table):
 
 
 @pytest.mark.parametrize("name", ["v3.metadata.json", "00001-9c.gz.metadata.json", "orders.metadata.json"])
-def test_states_of_iceberg_have_several_names(tmp_path, out, name):
-    for folder in ("metadata", "data"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "metadata" / name).write_bytes(b"{}")
-    (tmp_path / "data" / "a.parquet").write_bytes(b"")
+def test_states_of_iceberg_have_several_names(tmp_path, put, out, name):
+    put(f"metadata/{name}", "data/a.parquet", text="{}")
     for place in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
         with pytest.raises(FormatError, match="an Iceberg table"):
             gdsload.convert(place, out, workers=1)
@@ -224,9 +214,8 @@ def test_states_of_iceberg_have_several_names(tmp_path, out, name):
 @pytest.mark.parametrize(
     "name", ["metadata/info.json", "metadata/images.metadata.json", "delta_log/0.json", "metadata"]
 )
-def test_folders_that_are_called_alike_are_no_logs(tmp_path, out, name):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_bytes(b"{}")
+def test_folders_that_are_called_alike_are_no_logs(tmp_path, put, out, name):
+    put(name, text="{}")
     tables.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
     assert recognise(str(tmp_path)) == "parquet"
     assert gdsload.convert(tmp_path, out, workers=1).samples == 2

@@ -16,8 +16,7 @@ from tests.conversion.reading import made_by
 def samples(place, kind, options):
     """All that comes of a source, as text: what every kind has in common."""
     source = source_for(str(place), kind, options)
-    described = source.describe()
-    assert json.loads(json.dumps(described)) == described
+    source.describe()
     return list(map(str, made_by(source)))
 
 

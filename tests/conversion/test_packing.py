@@ -204,9 +204,8 @@ def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path, converted):
     report = gdsload.convert(Packed([[*documents, b"odd"]]), tmp_path / "a", pack={**pack, "dtype": "int32"}, **how)
     assert "3 bytes are no tokens of type int32" in report.skipped[0].reason
     assert gdsload.ShardDataset(tmp_path / "a").digest == converted(Documents([documents]), pack=pack).digest
-    with pytest.raises(
-        FormatError, match="If these bytes are numbers, say of which type: `pack={.*'dtype': 'int64'}`, say"
-    ):
+    said = "If these bytes are numbers, say of which type: `pack={.*'dtype': 'int64'}`, say"
+    with pytest.raises(FormatError, match=said):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
     with pytest.raises(OptionError, match="dtype is 'float32'. Pass 'uint8' or 'uint16'"):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack={**pack, "dtype": "float32"}, workers=1)

@@ -166,9 +166,7 @@ def test_a_script_needs_a_guard_only_if_its_source_is_in_it(tmp_path, text, impo
 
 def test_a_process_that_imports_a_script_with_its_source_converts_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    said = (
-        'a worker process imports the script.*Put the call under `if __name__ == "__main__":`, or the source in another'
-    )
+    said = 'a worker process imports the script.*under `if __name__ == "__main__":`, or the source in another'
     with pytest.raises(OptionError, match=said):
         convert(tmp_path)
     assert not list(tmp_path.iterdir())

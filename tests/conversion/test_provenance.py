@@ -6,7 +6,6 @@ import importlib
 import os
 import shutil
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -119,18 +118,6 @@ def test_units_of_what_were_times_or_decimals(tmp_path, converted):
     assert "units" not in converted(table, as_json=["t"], decimals="scaled", fields=["t", "x"]).metadata
 
 
-def test_units_that_disagree_are_never_merged(tmp_path):
-    for name, unit in (("a", "seconds"), ("b", "milliseconds"), ("c", None)):
-        written(tmp_path / name, **({"units": {"x": unit}} if unit else {}))
-    with pytest.raises(OptionError, match="different units .seconds; milliseconds") as caught:
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
-    assert caught.value.field == "x"
-    merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
-    assert metadata_of(tmp_path / "m")["units"] == {"x": "seconds"}
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "n", metadata={"units": {"x": "ticks"}})
-    assert metadata_of(tmp_path / "n")["units"] == {"x": "ticks"}
-
-
 def test_what_users_call_units_is_kept(tmp_path, converted):
     for name in "ab":
         written(tmp_path / name, part=name, units="SI", classes=["cat", "dog"])
@@ -193,18 +180,27 @@ def test_merge_keeps_what_all_agree_in_and_lists_where_they_come_from(tmp_path):
     assert metadata_of(tmp_path / "more")["merged"] == [{"merged": sources, "gdsload": __version__}, sources[0]]
 
 
-@pytest.mark.parametrize("names", [["dog", "cat"], ["cat", "dog", "cow"]])
-def test_classes_that_disagree_are_never_merged(tmp_path, names):
-    written(tmp_path / "a", ["cat", "dog"])
-    written(tmp_path / "b", names)
-    with pytest.raises(OptionError, match="have different classes.*metadata=") as caught:
-        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
-    assert caught.value.field == "label"
-    assert not (tmp_path / "m").exists()
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "m", metadata={"classes": {"label": ["a", "b"]}})
-    assert metadata_of(tmp_path / "m")["classes"] == {"label": ["a", "b"]}
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "x", fields=["x"])
-    assert "classes" not in metadata_of(tmp_path / "x")
+@pytest.mark.parametrize(
+    ("about", "one", "other"),
+    [
+        ("classes", ["cat", "dog"], ["dog", "cat"]),
+        ("classes", ["cat", "dog"], ["cat", "dog", "cow"]),
+        ("units", "seconds", "milliseconds"),
+    ],
+)
+def test_classes_and_units_that_disagree_are_never_merged(tmp_path, about, one, other):
+    for name, value in (("a", one), ("b", other), ("c", None)):
+        written(tmp_path / name, **({about: {"label": value}} if value else {}))
+    a, b, m = (tmp_path / name for name in "abm")
+    with pytest.raises(OptionError, match=f"have different {about}.*metadata=") as caught:
+        merge([a, b], m)
+    assert (caught.value.field, m.exists()) == ("label", False)
+    merge([a, b], m, metadata={about: {"label": "said"}})
+    assert metadata_of(m)[about] == {"label": "said"}
+    merge([a, b], m, fields=["x"], overwrite=True)
+    assert about not in metadata_of(m)
+    merge([a, tmp_path / "c"], m, overwrite=True)
+    assert metadata_of(m)[about] == {"label": one}
 
 
 # --- class folders ---
@@ -227,16 +223,13 @@ def test_folders_without_images_are_said_and_keep_their_number(folder, tmp_path)
 
 
 def test_a_flat_folder_has_no_labels(folder, tmp_path, converted):
-    flat: Path = tmp_path / "flat"
+    flat = tmp_path / "flat"
     shutil.copytree(folder / "cat", flat)
-    (flat / "._0.png").write_bytes(b"\0\5\x16\7")
     dataset = converted(flat, with_key=True)
     assert list(dataset.schema) == ["key", "image"]
     assert dataset.column("key") == ["0.png", "1.png", "2.png"]
     assert [sample["image"].unique().item() for sample in dataset] == [0, 1, 2]
     assert "classes" not in dataset.metadata
-    (said,) = plan(flat, split="all", workers=1).notes
-    assert said.endswith("passed over, hidden or kept by other programs beside data: '._0.png' first.")
 
 
 @pytest.mark.parametrize("name", ["metadata.jsonl", "1.txt", "0.JSON", "labels.csv"])

@@ -82,12 +82,7 @@ HERE = __name__
     ("source", "options", "kind", "said"),
     [
         (NoLength(0), {}, FormatError, "test_reasons:NoLength: the dataset's __len__ failed: KeyError: 'index'"),
-        (
-            f"{HERE}:broken",
-            {},
-            FormatError,
-            "test_reasons:broken: the call without arguments failed: KeyError: 'config'",
-        ),
+        (f"{HERE}:broken", {}, FormatError, "broken: the call without arguments failed: KeyError: 'config'"),
         (f"{HERE}:needs", {}, FormatError, "needs: the call without arguments failed: TypeError"),
         ({"x": np.zeros(3)}, {"map": "raising:f"}, ConversionError, "map 'raising:f' failed: KeyError: 'label'"),
         ("cracked:data", {}, OptionError, "cannot be found: its import ends in KeyError: 'path'"),

@@ -29,10 +29,8 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_folders(tmp_path, kind):
-    for name in FOLDERS[kind]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def test_folders(tmp_path, put, kind):
+    put(*FOLDERS[kind])
     assert recognise(str(tmp_path)) == kind
 
 
@@ -51,14 +49,13 @@ def test_folders(tmp_path, kind):
         ("b.AIFF", "audio"),
     ],
 )
-def test_files(tmp_path, name, kind):
-    (tmp_path / name).write_bytes(b"")
+def test_files(tmp_path, put, name, kind):
+    put(name)
     assert recognise(str(tmp_path / name)) == kind
 
 
-def test_what_could_be_two_things_is_asked_for(tmp_path):
-    for name in ("a.tar", "b.parquet"):
-        (tmp_path / name).write_bytes(b"")
+def test_what_could_be_two_things_is_asked_for(tmp_path, put):
+    put("a.tar", "b.parquet")
     with pytest.raises(OptionError, match="parquet, webdataset"):
         recognise(str(tmp_path))
     with pytest.raises(DatasetNotFoundError, match="nothing"):
@@ -67,10 +64,8 @@ def test_what_could_be_two_things_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["x.npy", "images/1.png", "parts/1.parquet"])
-def test_a_table_beside_other_files_may_be_notes(tmp_path, other):
-    (tmp_path / other).parent.mkdir(exist_ok=True)
-    for name in ("train.csv", other):
-        (tmp_path / name).write_bytes(b"")
+def test_a_table_beside_other_files_may_be_notes(tmp_path, put, other):
+    put("train.csv", other)
     with pytest.raises(OptionError, match="any of .*csv"):
         recognise(str(tmp_path))
     assert recognise(str(tmp_path / "train.csv")) == "csv"
@@ -80,10 +75,8 @@ def test_a_table_beside_other_files_may_be_notes(tmp_path, other):
     ("other", "kind"), [("a.jsonl", "jsonl"), ("data/a.parquet", "parquet"), ("a/b/x.npy", "numpy")]
 )
 @pytest.mark.parametrize("folder", [".", "train", "train/cat"])
-def test_pictures_and_other_files_are_never_left_out_for_each_other(tmp_path, folder, other, kind):
-    for name in (f"{folder}/0.jpg", other):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def test_pictures_and_other_files_are_never_left_out_for_each_other(tmp_path, put, folder, other, kind):
+    put(f"{folder}/0.jpg", other)
     with pytest.raises(OptionError) as raised:
         recognise(str(tmp_path))
     assert f"it could be any of {', '.join(sorted(['images', kind]))}. Pass `kind=`" in str(raised.value)
@@ -116,10 +109,8 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch, folder, ki
 
 @pytest.mark.parametrize("ending", PICTURES)
 @pytest.mark.parametrize("place", ["cat", "."])
-def test_pictures_that_are_read_are_recognised(tmp_path, ending, place):
-    for name in (f"1{ending}", f"2{ending.upper()}"):
-        (tmp_path / place).mkdir(exist_ok=True)
-        (tmp_path / place / name).write_bytes(b"")
+def test_pictures_that_are_read_are_recognised(tmp_path, put, ending, place):
+    put(f"{place}/1{ending}", f"{place}/2{ending.upper()}")
     assert recognise(str(tmp_path)) == "images"
 
 
@@ -133,11 +124,9 @@ def test_pictures_beside_a_table_that_does_not_name_them(tmp_path):
 
 
 @pytest.mark.parametrize("folder", [".", "images", "train"])
-def test_pictures_with_texts_of_boxes_beside_them(tmp_path, folder):
-    (tmp_path / folder).mkdir(exist_ok=True)
-    for number in range(3):
-        (tmp_path / folder / f"{number}.png").write_text("x")
-        (tmp_path / folder / f"{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+def test_pictures_with_texts_of_boxes_beside_them(tmp_path, put, folder):
+    put(*(f"{folder}/{number}.png" for number in range(3)))
+    put(*(f"{folder}/{number}.txt" for number in range(3)), text="0 0.5 0.5 0.2 0.2\n")
     assert recognise(str(tmp_path)) == "yolo"
 
 
@@ -151,10 +140,8 @@ def test_pictures_with_texts_of_boxes_beside_them(tmp_path, folder):
         (["images/1.npy", "labels/1.npy"], "numpy"),
     ],
 )
-def test_folders_called_images_and_labels(tmp_path, names, kind):
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
+def test_folders_called_images_and_labels(tmp_path, put, names, kind):
+    put(*names, text="x")
     assert recognise(str(tmp_path)) == kind
 
 
@@ -168,10 +155,8 @@ def test_folders_called_images_and_labels(tmp_path, names, kind):
         ([f"a.x{number}" for number in range(20)], "…"),
     ],
 )
-def test_what_lies_there_and_the_ways_out(tmp_path, names, match):
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+def test_what_lies_there_and_the_ways_out(tmp_path, put, names, match):
+    put(*names)
     paths = [tmp_path, *(tmp_path / name for name in names if "/" not in name and len(names) == 1)]
     for path in paths:
         with pytest.raises(OptionError, match=f"{match}.*Pass `kind=`.*'package.module:name'.*a Source of your own"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import io
 import json
 import os
 import random
@@ -24,18 +23,16 @@ from gdsload.conversion import sizes
 from gdsload.conversion.row_source import row_parts
 from gdsload.conversion.runner import plan
 from gdsload.conversion.sizes import bytes_of_shards, gathered
-from gdsload.conversion.source import Item, Part
+from gdsload.conversion.source import Part
 from gdsload.shards.format.schema import Field, Schema
 from tests.conversion import picture_sources
+from tests.conversion.contents import pack, picture
 from tests.conversion.reading import content
-from tests.conversion.tar_files import pack
 
 
 def jpeg(seed, size=(40, 30)):
     noise = np.random.default_rng(seed).integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(noise).resize(size).save(stream, "jpeg")
-    return stream.getvalue()
+    return picture(Image.fromarray(noise).resize(size), "JPEG")
 
 
 def tar_beside_json(folder, files, name="a.tar"):
@@ -161,34 +158,15 @@ def test_a_packed_file_ends_with_the_only_small_shard(tmp_path):
     check_sizes(tmp_path / "out")
 
 
-class Blobs:
-    """Samples of so many bytes, in parts that are said to be larger or smaller than they are."""
-
-    kind, threads, asked = "blobs", False, 1000
-
-    def __init__(self, parts):
-        self.listed = parts
-
-    def describe(self):
-        return {}
-
-    def parts(self, target_bytes):
-        return [Part(f"{n}", (n,), len(sizes), sum(sizes)) for n, sizes in enumerate(self.listed)]
-
-    def read(self, part):
-        for size in self.listed[part.where[0]]:
-            yield Item("", lambda size=size: {"x": b"\0" * size})
-
-
 @given(st.lists(st.integers(0, 4000), max_size=60), st.integers(100, 2000))
 def test_parts_come_together_in_order(sizes, asked):
     """Every part is in one task; all tasks but the last give even shards, if their parts are as large as they say."""
     parts = [Part(f"{n}", (n,), 1, size) for n, size in enumerate(sizes)]
-    tasks = gathered(Blobs([]), parts, RAGGED, asked)
+    tasks = gathered(None, parts, RAGGED, asked)
     assert [part for task in tasks for part in task] == parts
     for task in tasks[:-1]:
         total = sum(part.nbytes for part in task)
-        number = -(-total // bytes_of_shards(Blobs([]), task, RAGGED, asked))
+        number = -(-total // bytes_of_shards(None, task, RAGGED, asked))
         assert 0.8 * asked <= total / number <= 1.2 * asked
 
 
@@ -196,7 +174,7 @@ def test_parts_come_together_in_order(sizes, asked):
 def test_a_task_that_was_misjudged_leaves_no_small_rest(shards, asked, even, wrong):
     """It is filled as a writer fills it, with somewhat more or less than was estimated."""
     total = int(shards * asked * even)
-    size = bytes_of_shards(Blobs([]), [Part("", (0,), 1, total)], RAGGED, asked)
+    size = bytes_of_shards(None, [Part("", (0,), 1, total)], RAGGED, asked)
     assert size <= HIGHEST * asked
     if shards == max(round(total / asked), 1):
         actual = int(total * (1 + wrong / shards))
@@ -205,8 +183,8 @@ def test_a_task_that_was_misjudged_leaves_no_small_rest(shards, asked, even, wro
 
 def test_a_part_of_unknown_size_is_alone():
     parts = [Part("a", (0,)), Part("b", (1,)), Part("c", (2,), 1, 10), Part("d", (3,), 1, 10)]
-    assert list(map(len, gathered(Blobs([]), parts, RAGGED, 1000))) == [1, 1, 2]
-    assert bytes_of_shards(Blobs([]), parts[:1], RAGGED, 1000) == 1000
+    assert list(map(len, gathered(None, parts, RAGGED, 1000))) == [1, 1, 2]
+    assert bytes_of_shards(None, parts[:1], RAGGED, 1000) == 1000
 
 
 ROWS = 4000

@@ -33,18 +33,12 @@ def test_one_in_a_hundred_is_skipped_and_no_more(tmp_path):
     report = convert(table(tmp_path / "four.csv", bad=(0, 7, 200, 399)), tmp_path / "four", **HOW)
     assert [one.key for one in report.skipped] == ["line 2", "line 9", "line 202", "line 401"]
     assert numbers(tmp_path / "four") == [n for n in range(ROWS) if n not in (0, 7, 200, 399)]
-    with pytest.raises(ConversionError, match="5 of 400 samples cannot be converted, more than the 4 that") as caught:
+    reasons = "line 2: .*'oops', which is no int.*line 9: .*line 10: "
+    said = f"5 of 400 samples cannot be converted, more than the 4 that `max_skipped='1%'` allows.*{reasons}"
+    with pytest.raises(ConversionError, match=said) as caught:
         convert(table(tmp_path / "five.csv", bad=(0, 7, 8, 200, 399)), tmp_path / "five", **HOW)
     assert not (tmp_path / "five").exists()
     assert [one.key for one in caught.value.skipped] == ["line 2", "line 9", "line 10", "line 202", "line 401"]
-    for wanted in (
-        "`max_skipped='1%'` allows",
-        "line 2: ",
-        "'oops', which is no int",
-        "line 9: ",
-        "line 10: ",
-    ):
-        assert wanted in str(caught.value)
     assert "`max_skipped='5%'`" in caught.value.remedy
     assert "line 202" not in str(caught.value)  # three reasons will do
 
@@ -60,23 +54,19 @@ def test_what_is_finished_then_is_kept(tmp_path):
 
 
 def test_where_the_count_is_known_it_ends_early(tmp_path):
-    seen = []
+    seen, source = [], table(tmp_path / "t.csv", bad=range(100))
     with pytest.raises(ConversionError, match=" of 400 samples"):
-        convert(
-            table(tmp_path / "t.csv", bad=range(100)), tmp_path / "out", **HOW,
-            progress=lambda *found: seen.append(found),
-        )  # fmt: skip
+        convert(source, tmp_path / "out", **HOW, progress=lambda *found: seen.append(found))
     assert len(seen) < 4
 
 
 def test_a_wrong_option_is_no_samples_fault(tmp_path):
     """Every sample would be skipped for it."""
     np.save(tmp_path / "x.npy", np.arange(ROWS))
+    how = {"schema": {"z": "int8"}, "on_error": "skip", "max_skipped": 1.0}
     for options in ({"fields": ["z"]}, {"casts": {"z": "int8"}}):
         with pytest.raises(OptionError, match="there is no field 'z'"):
-            convert(
-                tmp_path / "x.npy", tmp_path / "out", schema={"z": "int8"}, on_error="skip", max_skipped=1.0, **options
-            )
+            convert(tmp_path / "x.npy", tmp_path / "out", **how, **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -131,10 +121,8 @@ def test_offsets_of_lists_are_never_samples(tmp_path, first, last, good):
     """Rows of other lengths come as values and offsets, which may look like samples of a fixed field."""
     table = pa.table({"tokens": [list(range(first))] * 70 + last})
     parquet.write_table(table, tmp_path / "t.parquet", row_group_size=70)
-    schema = {"tokens": gdsload.Field("int64", (first,))}
-    report = convert(
-        tmp_path / "t.parquet", tmp_path / "out", schema=schema, on_error="skip", max_skipped="10%", workers=1
-    )
+    how = {"schema": {"tokens": gdsload.Field("int64", (first,))}, "on_error": "skip", "max_skipped": "10%"}
+    report = convert(tmp_path / "t.parquet", tmp_path / "out", **how, workers=1)
     assert (report.samples, len(report.skipped)) == (70 + good, len(last) - good)
     found = [sample["tokens"].tolist() for sample in gdsload.ShardDataset(tmp_path / "out")]
     assert found == [list(range(first))] * 70 + last[:good]

@@ -21,25 +21,17 @@ def lines(tmp_path):
     return folder
 
 
-def put_back(path, text):
-    """Write a file anew, of the same length, and set its time back to what it was."""
-    status = os.stat(path)
-    path.write_text(text)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def take_the_place(path, text):
-    """The same by another file, which was there before."""
-    status = os.stat(path)
-    other = path.parent.parent / "other"
-    other.write_text(text)
-    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.replace(other, path)
+def put_back(path, text, other=None):
+    """Write a file again, of the same length, or put another in its place, with its time set back to what it was."""
+    status, written = os.stat(path), other or path
+    written.write_text(text)
+    os.utime(written, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(written, path)
 
 
 CHANGES = {
     "written, its time put back": lambda folder: put_back(folder / "4.jsonl", "[9, 9]\n" * 10),
-    "another in its place": lambda folder: take_the_place(folder / "4.jsonl", "[9, 9]\n" * 10),
+    "another in its place": lambda folder: put_back(folder / "4.jsonl", "[9, 9]\n" * 10, folder.parent / "other"),
     "read already": lambda folder: put_back(folder / "0.jsonl", "[9, 9]\n" * 10),
     "a new one": lambda folder: (folder / "9.jsonl").write_text("[9, 9]\n"),
     "one of them gone, read already": lambda folder: (folder / "0.jsonl").unlink(),

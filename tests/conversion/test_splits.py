@@ -1,6 +1,5 @@
 """Splits are told by names where the ecosystem has them, are never merged in silence, and classes are no splits."""
 
-import json
 import os
 import shutil
 
@@ -64,8 +63,7 @@ def test_words_stand_alone_whatever_digits_follow(words, tail):
 def values(place, kind=None, **options):
     """All samples of a source, one by one, as they would be written."""
     source = source_for(str(place), kind, options)
-    described = source.describe()
-    assert json.loads(json.dumps(described)) == described
+    source.describe()
     return [{name: np.asarray(value).tolist() for name, value in row.items()} for row in rows_of(source)]
 
 

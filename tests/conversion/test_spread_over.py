@@ -62,10 +62,6 @@ def test_a_shuffle(array, tmp_path, drives):
     assert sum(shards_on(drives)) == len(content(tmp_path / "plain")) - 1
 
 
-class TroubleError(Exception):
-    pass
-
-
 def content_names(folder):
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
 
@@ -73,9 +69,9 @@ def content_names(folder):
 def interrupted(array, out, **options):
     def progress(samples, nbytes, parts, of):
         if parts == 4:
-            raise TroubleError
+            raise RuntimeError("stop")
 
-    with pytest.raises(TroubleError):
+    with pytest.raises(RuntimeError, match="stop"):
         gdsload.convert(array, out, shard_bytes=4000, workers=1, progress=progress, **options)
 
 
@@ -101,12 +97,9 @@ def test_what_a_killed_worker_has_left_on_the_drives_is_removed(array, tmp_path,
     assert len(before) == 3
     token = before.pop().name[-12:]
     monkeypatch.setattr(type(writer), "abort", lambda writer: None)  # as if it had been killed: its lock is free
-    [lock] = [
-        int(fd.name)
-        for fd in Path("/proc/self/fd").iterdir()
-        if os.path.realpath(fd) == f"{stage}/.part-000007.gdsload-{token}.lock"
-    ]
-    os.close(lock)
+    name = f"{stage}/.part-000007.gdsload-{token}.lock"
+    [lock] = [fd.name for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == name]
+    os.close(int(lock))
     gdsload.convert(array, tmp_path / "out", shard_bytes=8000, workers=1, restart=True)
     assert shards_on(drives) == [0, 0, 0]
 
@@ -121,9 +114,8 @@ def test_a_drive_that_is_not_there_any_more_is_named_before_any_work(array, plai
     drives[1].mkdir()  # the empty mount point
     again = {"shard_bytes": 4000, "workers": 1, "spread_over": drives[:1], **options}
     before = content_names(tmp_path / ".out.gdsload-convert")
-    with pytest.raises(
-        ReadError, match=f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
-    ) as caught:
+    said = f"symbolic link to {drives[1]}/part-.*not be mounted.*`restart=True`"
+    with pytest.raises(ReadError, match=said) as caught:
         gdsload.convert(array, tmp_path / "out", **again)
     assert Path(caught.value.file).parent.parent == tmp_path / ".out.gdsload-convert"
     assert content_names(tmp_path / ".out.gdsload-convert") == before

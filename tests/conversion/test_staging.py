@@ -101,29 +101,18 @@ def test_an_interruption_of_the_tidying_up_stands_in_nobodys_way(arrays, tmp_pat
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 
 
-def test_a_plan_nested_too_deeply_is_no_plan(tmp_path, arrays):
-    stage = tmp_path / ".out.gdsload-convert"
-    stage.mkdir()
-    (stage / "lock").write_text("")
-    (stage / "plan.json").write_text("[" * 100_000)
-    assert do(arrays, tmp_path / "out").samples == ROWS
-
-
-def test_another_users_folder_is_not_used(tmp_path, arrays, monkeypatch):
+def test_an_empty_folder_will_do_unless_it_is_another_users(tmp_path, arrays, monkeypatch):
     (tmp_path / ".out.gdsload-convert").mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(OptionError, match="is another user's, who could exchange its parts"):
-        do(arrays, tmp_path / "out")
-
-
-def test_an_empty_folder_of_that_name_will_do(tmp_path, arrays):
-    (tmp_path / ".out.gdsload-convert").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(OptionError, match="is another user's, who could exchange its parts"):
+            do(arrays, tmp_path / "out")
     assert do(arrays, tmp_path / "out").samples == ROWS
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 
 
 def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays):
-    """Half a part, half a plan, a shuffle that was begun, an exchange on a file system without one."""
+    """Half a part, half a plan, and one that is none, a shuffle that was begun, an exchange without `renameat2`."""
     stage = tmp_path / ".out.gdsload-convert"
     half = ".part-000001.gdsload-0123456789ab"
     for name in ("part-000000", half, f"{half}.old", "ordered"):
@@ -131,6 +120,7 @@ def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays)
         (stage / name / "shard-00000.safetensors").write_bytes(b"half")
     for name in ("lock", "plan.json.new", "part-000000.json.new", f"{half}.lock"):
         (stage / name).write_bytes(b"{")
+    (stage / "plan.json").write_text("[" * 100_000)
     assert do(arrays, tmp_path / "out").samples == ROWS
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
 

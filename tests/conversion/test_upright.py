@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 
 import gdsload
 from gdsload.transforms import DecodeImage
+from tests.conversion.contents import picture
 from tests.conversion.picture_sources import WAYS, folder, in_memory
 
 CODECS = ("JPEG", "PNG", "WEBP", "TIFF")
@@ -16,13 +17,8 @@ CODECS = ("JPEG", "PNG", "WEBP", "TIFF")
 
 def encoded(codec, orientation):
     """A square picture, of which no two turned ones are alike."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
-    stream = io.BytesIO()
     noise = np.random.default_rng(orientation).integers(0, 256, (16, 16, 3), np.uint8)
-    Image.fromarray(noise).save(stream, codec, **how)
-    return stream.getvalue()
+    return picture(noise, codec, orientation)
 
 
 def shown(raw):
@@ -61,27 +57,13 @@ def test_kept_and_decoded_by_the_loader(root, out, way):
     loader.close()
 
 
-class Opened(torch.utils.data.Dataset):
-    """A user's dataset, which turns images itself or does not."""
-
-    def __init__(self, turn):
-        self.turn = turn
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        image = Image.open(io.BytesIO(encoded("JPEG", index + 1)))
-        return {"x": ImageOps.exif_transpose(image) if self.turn else image.convert("RGB")}
-
-
 @pytest.mark.parametrize("turn", [True, False])
-def test_images_of_a_users_dataset_are_as_it_returns_them(out, turn):
+def test_images_of_a_users_dataset_are_as_it_returns_them(converted, turn):
     """It may have turned them by hand."""
-    gdsload.convert(Opened(turn), out, workers=1)
-    wanted = [np.asarray(Opened(turn)[index]["x"]).transpose(2, 0, 1) for index in range(8)]
-    for one, other in zip(gdsload.ShardDataset(out), wanted, strict=True):
-        assert np.array_equal(one["x"], other)
+    images = [Image.open(io.BytesIO(encoded("JPEG", number))) for number in range(1, 9)]
+    images = [ImageOps.exif_transpose(image) if turn else image.convert("RGB") for image in images]
+    for one, image in zip(converted([{"x": image} for image in images]), images, strict=True):
+        assert np.array_equal(one["x"], np.asarray(image).transpose(2, 0, 1))
 
 
 XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
@@ -89,9 +71,8 @@ XMP = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
 
 def in_a_segment(content):
     """A JPEG of 16 × 8 pixels with a segment of an application at its start."""
-    stream = io.BytesIO()
-    Image.new("RGB", (16, 8)).save(stream, "JPEG")
-    return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + stream.getvalue()[2:]
+    whole = picture(Image.new("RGB", (16, 8)), "JPEG")
+    return b"\xff\xd8\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + whole[2:]
 
 
 @pytest.mark.parametrize("content", [XMP, b"Exif\0\0no such thing", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"])

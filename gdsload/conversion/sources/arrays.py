@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.conversion.folders import names_in
+from gdsload.conversion.folders import is_path_passed_over, names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, check_file, open_file
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import (
@@ -77,10 +77,10 @@ class NpzArchive:
         self._read: dict[str, NDArray[Any]] = {}
         self._lock = threading.Lock()
 
-    def names(self) -> list[str]:
-        """The names of the arrays, and of what is no array."""
+    def names(self, *, beside: bool = False) -> list[str]:
+        """The names of the arrays, and of what is no array; or of what macOS packs beside arrays."""
         with zipfile.ZipFile(self._file) as archive:
-            return [member.removesuffix(".npy") for member in archive.namelist()]
+            return [name.removesuffix(".npy") for name in archive.namelist() if _is_beside(name) == beside]
 
     def arrays(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Some of its arrays, by name."""
@@ -95,6 +95,12 @@ class NpzArchive:
 
     def __reduce__(self) -> tuple[object, ...]:
         return NpzArchive, (self._file,)
+
+
+def _is_beside(member: str) -> bool:
+    """Return whether macOS packs a member of this name beside arrays. An array itself may have almost any name."""
+    folder, _, base = member.rpartition("/")
+    return base == ".DS_Store" or base.startswith("._") or is_path_passed_over(folder)
 
 
 _DIGITS = re.compile(r"\d+")
@@ -145,9 +151,11 @@ class ArraySource(FieldChoice, FileSource):
         return {"classes": {"label": self._classes}} if self._classes else {}
 
     def notes(self) -> list[str]:
-        """Notes for users: zeros that bytes lose."""
+        """Notes for users: zeros that bytes lose. Members that are passed over are noted with files that are."""
         if self.each == "file":
             return []
+        if self._archive is not None:
+            self.files.pass_over(self._archive.names(beside=True))
         return bytes_notes(self._open())
 
     def parts(self, target_bytes: int) -> list[Part]:

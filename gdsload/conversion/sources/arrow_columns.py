@@ -29,8 +29,6 @@ _DIGITS = Context(prec=100)
 def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -> Iterator[Item]:
     """The rows of a table of Arrow's, or of a record batch, as `row_items` has them."""
     validate(table, file)
-    if not table.num_rows:
-        return
     arrays = [leaf_array(table, leaf) for leaf in leaves]
 
     def made(low: int, high: int) -> dict[str, Any]:
@@ -74,11 +72,8 @@ def column_values(array: Any, leaf: Leaf, where: str) -> Any:
         # Numbers and texts may be filled, lists that are missing not.
         may_be = not _has_holes(array, replace(leaf, fill=0))
         usual = f"Say what stands for it, `fill={{{leaf.name!r}: {_usual(array.type)!r}}}`; or leave the column out."
-        raise FormatError(
-            f"column {leaf.name!r} has no value, or one with a hole",
-            file=where,
-            remedy=usual if may_be else "Leave the row or the column out.",
-        )
+        remedy = usual if may_be else "Leave the row or the column out."
+        raise FormatError(f"column {leaf.name!r} has no value, or one with a hole", file=where, remedy=remedy)
     if leaf.json:
         failed = f"column {leaf.name!r} cannot be written as JSON"
         with reading(failed, where, TypeError, ValueError, RecursionError):
@@ -213,13 +208,7 @@ class ImageColumns:
     """
 
     def __init__(
-        self,
-        schema: Any,
-        leaves: Sequence[Leaf],
-        form: ImageForm,
-        file: str,
-        *,
-        follow_paths: bool = False,
+        self, schema: Any, leaves: Sequence[Leaf], form: ImageForm, file: str, *, follow_paths: bool = False
     ) -> None:
         self.names, self.leaves, self.form, self.file = image_columns(schema), list(leaves), form, file
         self.sounds = frozenset() if form.keep_encoded and not follow_paths else sound_columns(schema)

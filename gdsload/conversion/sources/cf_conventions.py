@@ -153,11 +153,8 @@ def of_first_dimension(dimensions: Mapping[str, str | None], coordinates: Collec
         usual = counted.most_common(1)[0][0]
         listed = ", ".join(f"{name!r} {one!r}" for name, one in dimensions.items() if name not in coordinates)
         together = [name for name, one in dimensions.items() if one in (usual, None)]
-        raise FormatError(
-            f"the first dimensions of the arrays differ: {listed:.500}",
-            file=file,
-            remedy=f"Choose those that go together: {choice_of(together)}.",
-        )
+        remedy = f"Choose those that go together: {choice_of(together)}."
+        raise FormatError(f"the first dimensions of the arrays differ: {listed:.500}", file=file, remedy=remedy)
     rows = {*counted, None} if counted else {None, *dimensions.values()}
     return [name for name, one in dimensions.items() if one in rows]
 

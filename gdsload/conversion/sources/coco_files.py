@@ -312,11 +312,8 @@ class CocoSource(ImageSource):
                 files = self.files.chosen(found, self.path)
                 self._check_shared(files)
                 return files
-        raise FormatError(
-            f"there is no file {_FILES}",
-            file=self.path,
-            remedy="Pass the folder that has the images' folder and `annotations`, and give the file such a name.",
-        )
+        remedy = "Pass the folder that has the images' folder and `annotations`, and give the file such a name."
+        raise FormatError(f"there is no file {_FILES}", file=self.path, remedy=remedy)
 
     def _check_shared(self, files: list[str]) -> None:
         """Refuse files that name the same images: each would be there twice, with a part of its objects."""

@@ -273,7 +273,11 @@ def values_of(cells: Any, name: str, kind: str, where: str, *, filled: bool, rou
         none = arrow.scalar(None, arrow.string())
         return compute.if_else(compute.equal(cells, ""), none, cells) if filled else cells
     if (found := _typed(cells, kind)) is None:
-        raise _no_such(cells[0].as_py(), name, kind, where)
+        raise FormatError(
+            f"column {name!r} has {cells[0].as_py()!r:.200}, which is no {kind}",
+            file=where,
+            remedy=f"If the column is of another type, say so: `types={{{name!r}: 'str'}}`, say.",
+        )
     if kind == "float" and not rounds:
         large = np.flatnonzero(np.abs(found.to_numpy(zero_copy_only=False)) >= _EXACT)
         for cell in cells.take(arrow.array(large)).to_pylist():
@@ -293,11 +297,3 @@ def _is_rounded(cell: str) -> bool:
     if len(cell) >= _DIGITS and _WHOLE_FLOAT.fullmatch(cell):
         return Decimal(cell) != Decimal(float(cell))
     return math.isinf(float(cell)) and "inf" not in cell.lower()
-
-
-def _no_such(cell: str, name: str, kind: str, where: str) -> FormatError:
-    return FormatError(
-        f"column {name!r} has {cell!r:.200}, which is no {kind}",
-        file=where,
-        remedy=f"If the column is of another type, say so: `types={{{name!r}: 'str'}}`, say.",
-    )

@@ -131,11 +131,8 @@ class Hdf5Source(FieldChoice, FileSource):
         lengths = {name: len(field) if field.shape else -1 for name, field in fields.items()}
         if not fields:
             inner = first_groups(self._inner(children))
-            raise FormatError(
-                f"there is no dataset in group {self.group!r}",
-                file=file,
-                remedy=f"Pass one of the groups in it as `group=`: {inner}." if inner else None,
-            )
+            remedy = f"Pass one of the groups in it as `group=`: {inner}." if inner else None
+            raise FormatError(f"there is no dataset in group {self.group!r}", file=file, remedy=remedy)
         common_length(lengths, "datasets", file)
         for name, field in fields.items():
             _check(name, field, file)

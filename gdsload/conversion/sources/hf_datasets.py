@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import USUAL_BYTES, batches, row_parts
+from gdsload.conversion.row_source import USUAL_BYTES, batches, filled, row_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import ImageColumns, image_columns, sound_columns
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
@@ -20,8 +20,6 @@ from gdsload.conversion.splits import ALL, no_such_split
 from gdsload.errors import FormatError, OptionError
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
-
-_EMPTY = "there is not one row"
 
 
 class HuggingFaceSource(ImageTableSource):
@@ -76,9 +74,7 @@ class HuggingFaceSource(ImageTableSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         dataset = self._open()
-        if not len(dataset):
-            raise FormatError(_EMPTY, file=self.path)
-        return row_parts(len(dataset), _row_bytes(dataset), target_bytes)
+        return filled(row_parts(len(dataset), _row_bytes(dataset), target_bytes), "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         dataset = self._open()
@@ -116,7 +112,7 @@ class HuggingFaceSource(ImageTableSource):
         # `datasets` writes no file for a split without a row, and cannot load it.
         filled = [folder for folder in self._folders() if self._tables(folder)]
         if not filled:
-            raise FormatError(_EMPTY, file=self.path)
+            raise FormatError("there is not one row", file=self.path)
         return self._checked(self._together(list(map(self._load, filled))))
 
     def _load(self, folder: str) -> Any:

@@ -90,11 +90,8 @@ def _check_alike(groups: dict[str, dict[str, str]], path: str) -> None:
     fields = {tuple(sorted(files)) for files in groups.values()}
     if len(names) > 1 or len(fields) > 1:
         listed = ", ".join(sorted(os.path.relpath(group, path) for group in groups))
-        raise OptionError(
-            f"it holds several datasets: {listed[:500]}",
-            file=path,
-            remedy="Pass the folder of one, or `prefix=`: how its names begin.",
-        )
+        remedy = "Pass the folder of one, or `prefix=`: how its names begin."
+        raise OptionError(f"it holds several datasets: {listed[:500]}", file=path, remedy=remedy)
 
 
 def _arrays(files: dict[str, str]) -> dict[str, NDArray[Any]]:

@@ -124,11 +124,8 @@ class ImageFolderSource(ImageSource):
         if any(self._has_image(root, below=False) for root in self._roots(splits)):
             return {}
         if not found:
-            raise FormatError(
-                "there is no folder in it, and no image",
-                file=self.path,
-                remedy="Put the images of each class in its own folder, or all into this one.",
-            )
+            remedy = "Put the images of each class in its own folder, or all into this one."
+            raise FormatError("there is no folder in it, and no image", file=self.path, remedy=remedy)
         raise FormatError(f"there is no file with {' or '.join(PICTURES)}", file=self.path)
 
     def _roots(self, splits: list[str] | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import FileOptions, FileSource, SourceFiles, open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, row_items
+from gdsload.conversion.row_source import check_fields, filled, row_items
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
@@ -83,8 +83,7 @@ class JsonLinesSource(TableSource, FileSource):
                         found.append(_part(name, file, (low, high), (row, rows)))
                         low, row = high, rows
             found += [_part(name, file, (low, high), (row, rows))] if rows > row else []
-        if not found:
-            raise FormatError("there is not one line", file=self.path)
+        filled(found, "line", self.path)
         self._leaves()
         return found
 

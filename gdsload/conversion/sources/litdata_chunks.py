@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import in_words, reading
-from gdsload.conversion.row_source import run_parts
+from gdsload.conversion.row_source import filled, run_parts
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import TableForm
@@ -73,10 +73,8 @@ class LitDataSource(ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         chunks = self._index().chunks
-        samples = [chunk.samples for chunk in chunks]
-        if not any(samples):
-            raise FormatError("there is not one sample", file=self.path)
-        return run_parts("chunks", [chunk.nbytes for chunk in chunks], target_bytes, samples=samples)
+        sizes, samples = [chunk.nbytes for chunk in chunks], [chunk.samples for chunk in chunks]
+        return filled(run_parts("chunks", sizes, target_bytes, samples=samples), "sample", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         low, high = (int(edge) for edge in part.where)

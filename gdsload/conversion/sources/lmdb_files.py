@@ -45,16 +45,10 @@ class LmdbSource(ImageSource):
     decisive = ("decode", "with_key")
 
     def __init__(
-        self,
-        path: str,
-        *,
-        decode: Encoding = "bytes",
-        with_key: bool = True,
-        **options: Unpack[ImageFileOptions],
+        self, path: str, *, decode: Encoding = "bytes", with_key: bool = True, **options: Unpack[ImageFileOptions]
     ) -> None:
         super().__init__(path, **options)
-        self.decode = decode
-        self.with_key = with_key
+        self.decode, self.with_key = decode, with_key
 
     def parts(self, target_bytes: int) -> list[Part]:
         found: list[Part] = []

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gdsload.conversion.input_files import open_file
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import check_fields, run_parts
+from gdsload.conversion.row_source import check_fields, filled, run_parts
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.binary_samples import (
     decoded,
@@ -67,12 +67,11 @@ class MdsSource(FieldChoice, ImageSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         shards = self._shards()
-        samples = [shard.samples for shard in shards]
-        if not any(samples):
-            raise FormatError("there is not one sample", file=self.path)
+        sizes, samples = [shard.raw.nbytes for shard in shards], [shard.samples for shard in shards]
+        parts = filled(run_parts("shards", sizes, target_bytes, samples=samples), "sample", self.path)
         for shard in shards:
             self._decoders(shard)
-        return run_parts("shards", [shard.raw.nbytes for shard in shards], target_bytes, samples=samples)
+        return parts
 
     def read(self, part: Part) -> Iterator[Item]:
         low, high = (int(edge) for edge in part.where)
@@ -264,17 +263,13 @@ def _array(kind: str | None, shape: tuple[int, ...] | None, content: bytes) -> N
     """An array. Before its values are those of type, number of dimensions and sizes that are not in the index."""
     stream = io.BytesIO(content)
     if kind is None:
-        kind = _TYPES.get(_byte(stream))
+        kind = _TYPES.get(exactly(stream, 1)[0])
         if kind is None:
             raise ValueError("it is of an unknown element type")
     if shape is None:
-        packed = _byte(stream)
+        packed = exactly(stream, 1)[0]
         dimensions, wide = packed >> 2, 1 << (packed & 3)
         shape = tuple(np.frombuffer(exactly(stream, dimensions * wide), f"<u{wide}").tolist())
     if 0 in shape:
         raise ValueError("an array of no values is none")
     return shaped(content, stream.tell(), np.dtype(kind), shape)
-
-
-def _byte(stream: io.BytesIO) -> int:
-    return exactly(stream, 1)[0]

@@ -11,12 +11,20 @@ import numpy as np
 import torch
 import xxhash
 
-from gdsload.conversion.row_source import batches, bytes_notes, check_fields, common_length, row_parts, rows_of
+from gdsload.conversion.row_source import (
+    batches,
+    bytes_notes,
+    check_fields,
+    common_length,
+    filled,
+    row_parts,
+    rows_of,
+)
 from gdsload.conversion.source import FieldChoice, Item, Part
 from gdsload.conversion.sources.arrow_columns import table_items
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, is_text
 from gdsload.conversion.sources.extras import need
-from gdsload.errors import FormatError, OptionError, SchemaError
+from gdsload.errors import OptionError, SchemaError
 from gdsload.shards.pictures import is_picture
 from gdsload.shards.values import check_dense, memory_of
 
@@ -93,9 +101,7 @@ class TableInMemory(TableSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         self._leaves()
-        if not len(self.table):
-            raise FormatError("the table has not one row")
-        return row_parts(len(self.table), self.row_bytes, target_bytes)
+        return filled(row_parts(len(self.table), self.row_bytes, target_bytes), "row", _NAME)
 
     def read(self, part: Part) -> Iterator[Item]:
         leaves = self._leaves()
@@ -156,9 +162,7 @@ class ArraysInMemory(FieldChoice):
         arrays = self._chosen()
         lengths = {name: len(one) if _sized(one) else -1 for name, one in arrays.items()}
         count = common_length(lengths, "arrays", _MAPPING)
-        if not count:
-            raise FormatError("the arrays have not one row")
-        return row_parts(count, sum(map(_row_bytes, arrays.values())), target_bytes)
+        return filled(row_parts(count, sum(map(_row_bytes, arrays.values())), target_bytes), "row", _MAPPING)
 
     def read(self, part: Part) -> Iterator[Item]:
         arrays = self._chosen()

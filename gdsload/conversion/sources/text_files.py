@@ -61,11 +61,8 @@ class TextSource(FileSource):
         """See `Source.parts`: runs of files, or of bytes, in which lines begin."""
         files = self.all_files()
         if self.each is None and len(files) > 1:
-            raise OptionError(
-                f"it holds {len(files)} text files",
-                file=self.path,
-                remedy="Pass `each='file'` if each is one sample; `each='line'` if each line is.",
-            )
+            remedy = "Pass `each='file'` if each is one sample; `each='line'` if each line is."
+            raise OptionError(f"it holds {len(files)} text files", file=self.path, remedy=remedy)
         sizes = [os.path.getsize(file) for file in files]
         if self.each == "file":
             return run_parts("files", sizes, target_bytes, files=files)

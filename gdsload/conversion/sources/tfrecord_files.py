@@ -85,14 +85,16 @@ class TfRecordSource(FieldChoice, ImageSource):
     _known: dict[str, Feature] | None = None
 
     def __init__(
-        self,
-        path: str,
-        *,
-        types: Mapping[str, str] | None = None,
-        **options: Unpack[ImageFileOptions],
+        self, path: str, *, types: Mapping[str, str] | None = None, **options: Unpack[ImageFileOptions]
     ) -> None:
         super().__init__(path, **options)
-        self.types = _types(types)
+        self.types = dict(types or {})
+        names = (dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf")))
+        known = (*KNOWN_TYPES, *names)
+        for name, value in self.types.items():
+            if value not in known:
+                remedy = f"Supported are {', '.join(known)}."
+                raise OptionError(f"has {value!r:.200} for {name!r}", option="types", remedy=remedy)
 
     def parts(self, target_bytes: int) -> list[Part]:
         self._features()
@@ -147,16 +149,6 @@ class TfRecordSource(FieldChoice, ImageSource):
         if not found:
             raise FormatError("there is no file with .tfrecord or .tfrecords", file=self.path)
         return self.files.chosen(found, self.path)
-
-
-def _types(given: Mapping[str, str] | None) -> dict[str, str]:
-    known = (*KNOWN_TYPES, *(dtype.name for dtype in DTYPES.values() if not dtype.name.startswith(("float8", "bf"))))
-    for name, value in (given or {}).items():
-        if value not in known:
-            raise OptionError(
-                f"has {value!r:.200} for {name!r}", option="types", remedy=f"Supported are {', '.join(known)}."
-            )
-    return dict(given or {})
 
 
 def _records(file: str) -> Iterator[bytes]:

@@ -14,13 +14,7 @@ from gdsload.conversion.input_files import FileOptions, FileSource, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import BATCH_BYTES, batches, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
-from gdsload.conversion.sources.token_formats import (
-    IndexedTokens,
-    TokenRow,
-    indexed_tokens,
-    is_index,
-    token_row,
-)
+from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
 from gdsload.errors import OptionError
 
 

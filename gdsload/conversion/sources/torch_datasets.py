@@ -10,8 +10,9 @@ import torch
 
 from gdsload.conversion.conversion_options import find_named
 from gdsload.conversion.reasons import of_user
+from gdsload.conversion.row_source import filled, spans
 from gdsload.conversion.source import Item, Part
-from gdsload.errors import FormatError, OptionError
+from gdsload.errors import OptionError
 from gdsload.loader.loader import DataLoader
 from gdsload.shards.pictures import is_picture, picture_array
 from gdsload.system.units import counted
@@ -71,10 +72,8 @@ class TorchSource:
         if _is_iterable(dataset):
             return [Part("all samples", ())]
         count = self._length(dataset)
-        if not count:
-            raise FormatError("the dataset has not one sample", file=self.name)
-        edges = [(low, min(low + _RUN, count)) for low in range(0, count, _RUN)]
-        return [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in edges]
+        parts = [Part(f"samples {low} to {high - 1}", (low, high), high - low) for low, high in spans(0, count, _RUN)]
+        return filled(parts, "sample", self.name)
 
     def read(self, part: Part) -> Iterator[Item]:
         dataset = self._open()
@@ -120,7 +119,9 @@ class TorchSource:
         if self._dataset is None:
             found = _find(self.spec) if isinstance(self.spec, str) else self.spec
             if not _is_dataset(found) and callable(found):
-                found = _called(found, self.name)
+                with of_user("the call without arguments failed", self.name):
+                    made = found()
+                found = _Again(found) if isinstance(made, Iterator) else made
             if isinstance(found, torch.utils.data.DataLoader | DataLoader) or not _is_dataset(found):
                 raise OptionError(
                     f"{self.name} is {type(found).__name__}, no dataset",
@@ -142,12 +143,6 @@ class _Again:
 
     def __iter__(self) -> Iterator[Any]:
         return self._function()
-
-
-def _called(function: Callable[[], Any], shown: str) -> Any:
-    with of_user("the call without arguments failed", shown):
-        found = function()
-    return _Again(function) if isinstance(found, Iterator) else found
 
 
 def _is_iterable(dataset: Any) -> bool:

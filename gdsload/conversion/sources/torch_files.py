@@ -105,11 +105,8 @@ class TorchFileSource(FieldChoice, FileSource):
 def _tensor(value: Any, name: str, file: str) -> torch.Tensor:
     """A tensor as it may be written: dense, in memory, and no larger than what the file has of it."""
     if not isinstance(value, torch.Tensor):
-        raise FormatError(
-            f"entry {name!r} is {type(value).__name__}, no tensor",
-            file=file,
-            remedy="Choose the entries to take: `fields=[...]`.",
-        )
+        remedy = "Choose the entries to take: `fields=[...]`."
+        raise FormatError(f"entry {name!r} is {type(value).__name__}, no tensor", file=file, remedy=remedy)
     if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
         raise FormatError(f"entry {name!r} is a tensor of values that are not all there one by one", file=file)
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
@@ -126,11 +123,8 @@ def _loaded(file: str) -> Any:
     except Exception as error:  # readers of damaged files raise anything
         unsafe = "weights_only" in str(error) or "Weights only" in str(error)
         reason = "it holds more than plain tensors, which is never unpickled" if unsafe else in_words(error)
-        raise FormatError(
-            f"the file cannot be read: {reason}",
-            file=file,
-            remedy="Save tensors, in a dictionary or list: `torch.save({'x': x}, file)`. Copy a damaged file again.",
-        ) from None
+        remedy = "Save tensors, in a dictionary or list: `torch.save({'x': x}, file)`. Copy a damaged file again."
+        raise FormatError(f"the file cannot be read: {reason}", file=file, remedy=remedy) from None
 
 
 def _check_records(file: str) -> None:

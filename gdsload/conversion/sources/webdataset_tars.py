@@ -38,7 +38,6 @@ class TarReader:
     Args:
         stream: the file, unpacked.
         nbytes: how long it is; -1 if it is packed, so that it is not known.
-
     """
 
     def __init__(self, stream: IO[bytes], nbytes: int) -> None:
@@ -79,8 +78,7 @@ class TarReader:
                 raise tarfile.ReadError(f"it is damaged at byte {header.offset}: {header.size} bytes are no size")
             if header.issparse() or any(name.startswith("GNU.sparse.") for name in header.pax_headers):
                 raise FormatError(
-                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file",
-                    remedy=f"{_REPACK}.",
+                    f"the tar file cannot be read: {header.name!r:.200} is a sparse file", remedy=f"{_REPACK}."
                 )
             yield header
 
@@ -155,7 +153,7 @@ class TarSource(FieldChoice, ImageSource):
     anything else as bytes. Of ``left.seg.png`` the last part counts. Nothing is unpickled, and nothing is put on disk.
 
     A file has one archive: what comes after it is an error, and so are members of one sample that are not side by side.
-    A sample with a link in it, or a member without an extension, is a bad one. Hidden members are left out.
+    A sample with a link in it is a bad one. Members that are hidden or have no extension are left out.
 
     Args:
         path: a tar file (`.tar`, `.tar.gz`, `.tgz`), or a folder of them.
@@ -206,9 +204,6 @@ class TarSource(FieldChoice, ImageSource):
         sample.members.setdefault(name, b"")
         if twice:
             sample.trouble = FormatError(f"the sample cannot be taken: two members are called {name!r}")
-        elif not name:
-            what = f"the sample cannot be taken: {member.name!r:.200} has no extension, which would name a field"
-            sample.trouble = FormatError(what, remedy="Leave it out of the tar file.")
         elif self.fields is not None and name not in self._wanted:
             sample.left_out.add(name)
         elif (fault := tar.fault(member)) is not None:
@@ -242,12 +237,12 @@ _is_beside = lru_cache(1024)(is_path_passed_over)
 
 
 def _key_and_field(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """The key and the field that a member's name says, ``""`` if it has no extension; None if it is of no sample."""
+    """The key and the field that a member's name says; None if it is of no sample."""
     if member.isdir() or member.type in _NO_FILES:
         return None
     folder, slash, base = member.name.rpartition("/")
     stem, _, extension = base.partition(".")
-    if not stem or is_passed_over(base) or _is_beside(folder):
+    if not stem or not extension or is_passed_over(base) or _is_beside(folder):
         return None
     return folder + slash + stem, extension.lower().replace(".", "_")
 

@@ -40,8 +40,7 @@ class YoloSource(ImageSource):
     ``[channels, height, width]``, turned as its EXIF data say; ``boxes``, ragged float32 ``[objects, 4]``, of the
     turned image; ``labels``, ragged int64 ``[objects]``. The YAML file at the path has the names of classes, and the
     folders or lists of the images of each split; without it `classes.txt` has the names, and the names of folders tell
-    of splits.
-    Outlines, key points and turned boxes are refused.
+    of splits. Outlines, key points and turned boxes are refused.
 
     Args:
         path: the folder, or its folder ``images``, or one in that.
@@ -53,13 +52,7 @@ class YoloSource(ImageSource):
     ways_out = BOX_WAYS_OUT
     threads = False
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        boxes: Boxes = "cxcywh",
-        **options: Unpack[ImageFileOptions],
-    ) -> None:
+    def __init__(self, path: str, *, boxes: Boxes = "cxcywh", **options: Unpack[ImageFileOptions]) -> None:
         super().__init__(path, **options)
         self.base = base_of(path)  # the folder that holds `images` and `labels`
         self.boxes = BoxForm(boxes, self.look)
@@ -146,11 +139,8 @@ class YoloSource(ImageSource):
                 )
             names = [numbered[number] for number in range(len(names))]
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            raise FormatError(
-                "its YAML file has no list of names",
-                file=self.base,
-                remedy="Write a list, names: [cat, dog], say.",
-            )
+            remedy = "Write a list, names: [cat, dog], say."
+            raise FormatError("its YAML file has no list of names", file=self.base, remedy=remedy)
         return names
 
     def _listed_classes(self) -> list[str]:
@@ -202,11 +192,8 @@ class YoloSource(ImageSource):
     def _walked(self) -> tuple[list[str], list[str]]:
         whole = absolute(self.path)
         if not os.path.isdir(whole):
-            raise FormatError(
-                "it is no folder",
-                file=self.path,
-                remedy="Pass the folder that has `images`, `labels` and the YAML file.",
-            )
+            remedy = "Pass the folder that has `images`, `labels` and the YAML file."
+            raise FormatError("it is no folder", file=self.path, remedy=remedy)
         folders: dict[str, tuple[str, ...]] = {whole: (*PICTURES, _TEXT)}
         if whole != self.base:
             below = os.path.relpath(whole, os.path.join(self.base, _IMAGES))

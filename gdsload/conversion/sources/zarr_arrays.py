@@ -19,6 +19,7 @@ from gdsload.conversion.row_source import (
     bytes_notes,
     check_fields,
     common_length,
+    filled,
     first_groups,
     groups_left_out,
     plain_rows,
@@ -86,9 +87,8 @@ class ZarrSource(FieldChoice, FileSource):
                 )
         lengths = {name: array.shape[0] if array.shape else -1 for name, array in arrays.items()}
         count = common_length(lengths, "arrays", self.path)
-        if not count:
-            raise FormatError("there is not one row", file=self.path)
-        return row_parts(count, _row_bytes(arrays), target_bytes, chunk=_chunk_rows(arrays))
+        parts = row_parts(count, _row_bytes(arrays), target_bytes, chunk=_chunk_rows(arrays))
+        return filled(parts, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
         arrays = self._open()
@@ -121,11 +121,8 @@ class ZarrSource(FieldChoice, FileSource):
         arrays, groups = self._listed()
         if not arrays:
             inner = first_groups(groups)
-            raise FormatError(
-                "there is no array in the group",
-                file=self.path,
-                remedy=f"In it are the groups {inner}: pass the path of one." if groups else None,
-            )
+            remedy = f"In it are the groups {inner}: pass the path of one." if groups else None
+            raise FormatError("there is no array in the group", file=self.path, remedy=remedy)
         arrays = {name: arrays[name] for name in check_fields(self.fields, arrays, self.path)}
         if self.fields is None:
             dimensions = {name: _dimensions(array) for name, array in arrays.items()}

@@ -13,6 +13,7 @@ import pytest
 import gdsload
 from gdsload.conversion.sources.arrays import ArraySource, decode_npy, map_npy
 from gdsload.errors import FormatError, OptionError, ReadError
+from tests.conversion.contents import npy
 
 
 @pytest.mark.parametrize("archive", [True, False])
@@ -69,9 +70,8 @@ def test_folders_of_files_are_classes(tmp_path, converted):
     dataset = converted(tmp_path / "d", each="file")
     assert dataset.column("label").tolist() == [0] * 6 + [1] * 6
     assert dataset.metadata["classes"] == {"label": ["a", "b"]}
-    assert all(
-        np.array_equal(one["array"], array) for one, array in zip(dataset, arrays[1::2] + arrays[::2], strict=True)
-    )
+    pairs = zip(dataset, arrays[1::2] + arrays[::2], strict=True)
+    assert all(np.array_equal(one["array"], array) for one, array in pairs)
 
 
 def test_an_archive_for_each_sample(tmp_path, converted):
@@ -147,34 +147,36 @@ def test_a_file_without_an_array_that_is_wanted_may_be_skipped(tmp_path, left_ou
         gdsload.convert(tmp_path / "in", tmp_path / "no", each="file", fields=["z"], workers=1, on_error="skip")
 
 
+@pytest.mark.parametrize("each", ["row", "file"])
+def test_what_macos_packs_beside_arrays_is_passed_over(tmp_path, each):
+    np.savez(tmp_path / "a.npz", _tmp=np.arange(3), y=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        for name in ("__MACOSX/._x.npy", "._y.npy", ".DS_Store"):
+            archive.writestr(name, b"\0\5\x16\7")
+    report = gdsload.convert(tmp_path / "a.npz", tmp_path / "out", each=each, workers=1)
+    assert list(gdsload.ShardDataset(tmp_path / "out").schema) == ["_tmp", "y"]
+    assert [note[:36] for note in report.notes] == ["3 files or folders are passed over, "] * (each == "row")
+
+
 DIGESTS = [bytes([n, 7, 0, 0]) for n in range(1, 4)] + [b"\1\2\3\4"]
 
 
-@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
-def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_path, name):
+@pytest.mark.parametrize("form", ["x.npy", "x.npz", "memory"])
+def test_bytes_of_a_fixed_length_lose_zeros_with_a_note_and_raw_ones_none(tmp_path, form):
     for kind in "SV":
         array = np.array(DIGESTS, f"{kind}4")
-        np.save(tmp_path / name, array) if name == "x.npy" else np.savez(tmp_path / name, x=array)
-        report = gdsload.convert(tmp_path / name, tmp_path / kind, workers=1)
+        np.save(tmp_path / form, array) if form == "x.npy" else np.savez(tmp_path / form, x=array)
+        report = gdsload.convert({"x": array} if form == "memory" else tmp_path / form, tmp_path / kind, workers=1)
         stored = DIGESTS if kind == "V" else [one.rstrip(b"\0") for one in DIGESTS]
         assert gdsload.ShardDataset(tmp_path / kind).column("x") == stored
         assert [note[:42] for note in report.notes] == ["'x' has bytes of a fixed length (4), of wh"] * (kind == "S")
 
 
 @pytest.fixture
-def content():
-    stream = io.BytesIO()
-    np.save(stream, np.arange(6).reshape(2, 3))
-    return stream.getvalue()
-
-
-@pytest.fixture
-def uses(tmp_path, content):
+def uses(tmp_path):
+    content = npy(np.arange(6).reshape(2, 3))
     (tmp_path / "x.npy").write_bytes(content)
-    return [
-        lambda: decode_npy(content),
-        lambda: map_npy(str(tmp_path / "x.npy")),
-    ]
+    return [lambda: decode_npy(content), lambda: map_npy(str(tmp_path / "x.npy"))]
 
 
 def test_one_thread_at_a_time_has_them_parsed(uses, monkeypatch):

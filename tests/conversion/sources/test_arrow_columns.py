@@ -153,14 +153,6 @@ def written(folder, table, kind):
     return table if kind == "memory" else path
 
 
-def test_a_line_of_json_beside_a_broken_one_is_ragged_too(tmp_path, left_out):
-    """Then all are read one by one."""
-    rows = ['{"x": [1, 2], "y": 1}'] * 70 + ['{"x": [1,', '{"x": [3], "y": 1}']
-    (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    dataset = left_out(tmp_path / "t.jsonl", {"row 70": "the line is no JSON"})
-    assert (dataset.schema["x"].shape, dataset[70]["x"].tolist()) == ((None,), [3])
-
-
 def test_a_row_that_does_not_fit_is_named_alone(tmp_path, left_out):
     """Also one that is a batch by itself."""
     table = pa.table({"x": pa.array([[1, 2]] * 70 + [[3]], pa.list_(pa.int64()))})

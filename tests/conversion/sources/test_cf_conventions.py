@@ -97,9 +97,8 @@ def test_arrays_whose_first_dimensions_differ_are_refused(tmp_path, converted, k
         names = ["lat", "b"]
         named = {"dimension_names": names} if kind == "zarr 3" else {"attributes": {"_ARRAY_DIMENSIONS": names}}
         zarr.open_group(path, mode="a").create_array("bounds", shape=(4, 2), dtype="f8", chunks=(4, 2), **named)
-    with pytest.raises(
-        FormatError, match=r"first dimensions of the arrays differ: .*`fields=\['count', 't2m', 'time'\]`"
-    ):
+    said = r"first dimensions of the arrays differ: .*`fields=\['count', 't2m', 'time'\]`"
+    with pytest.raises(FormatError, match=said):
         converted(path)
     assert len(converted(path, fields=["count", "t2m", "time"])) == 4
 
@@ -110,9 +109,8 @@ def test_files_that_are_packed_in_other_ways_are_each_unpacked_as_they_say(tmp_p
         with h5py.File(tmp_path / f"in/{number}.h5", "w") as file:
             file["x"] = np.array([4, 8], np.int16)
             file["x"].attrs["scale_factor"] = scale
-    with pytest.raises(
-        FormatError, match=r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass `unpack=True`"
-    ):
+    said = r"number \* 0.25 .*, but the number \* 0.5 .* two things. Pass `unpack=True`"
+    with pytest.raises(FormatError, match=said):
         gdsload.convert(tmp_path / "in", tmp_path / "raw", workers=1)
     assert converted(tmp_path / "in", unpack=True).column("x").tolist() == [2.0, 4.0, 1.0, 2.0]
 

@@ -10,6 +10,7 @@ from PIL import Image, ImageOps
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.coco_files import CocoSource
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.contents import picture as encoded
 from tests.conversion.reading import items_of
 
 CATEGORIES = [{"id": 90, "name": "zebra"}, {"id": 2, "name": "cat"}]
@@ -97,13 +98,11 @@ def test_shards_have_ragged_boxes_whatever_the_first_images_have(tmp_path, conve
 def of_one_image(root, orientation, stored, said, codec="PNG"):
     """A picture with a white rectangle of 3 × 2 pixels as stored, and the box of that in the stored or turned one."""
     width, height = stored
-    pixels, exif = np.zeros((height, width, 3), np.uint8), Image.Exif()
+    pixels = np.zeros((height, width, 3), np.uint8)
     pixels[1:3, 2:5] = 255
-    exif[0x0112] = orientation
-    how = {"tiffinfo": {0x0112: orientation}} if codec == "TIFF" else {"exif": exif}
     image = Image.fromarray(pixels)
     (root / "val2017").mkdir(parents=True)
-    image.save(root / "val2017" / "t.png", codec, **how)
+    (root / "val2017" / "t.png").write_bytes(encoded(image, codec, orientation))
     if said == "turned":
         image = ImageOps.exif_transpose(Image.open(root / "val2017" / "t.png"))
     left, top, right, bottom = image.getbbox()
@@ -111,9 +110,8 @@ def of_one_image(root, orientation, stored, said, codec="PNG"):
 
     def change(tree):
         tree["images"] = [{"id": 5, "file_name": "t.png", "width": image.width, "height": image.height}]
-        tree["annotations"] = [
-            {"id": 1, "image_id": 5, "category_id": 2, "bbox": [left, top, right - left, bottom - top]}
-        ]
+        box = [left, top, right - left, bottom - top]
+        tree["annotations"] = [{"id": 1, "image_id": 5, "category_id": 2, "bbox": box}]
 
     write(root, images="others", change=change)
     return root

@@ -233,10 +233,8 @@ def test_cells_of_any_length(tmp_path, text):
 
 def test_empty_cells(tmp_path, converted, left_out):
     path = write(tmp_path / "t.csv", ["f", "i", "s"], [[1.5, 1, "a"], ["", "", ""]])
-    left_out(
-        path,
-        {"line 3": "line 3: column 'i' has no value, or one with a hole. Say what stands for it, `fill={'i': -1}`"},
-    )
+    said = "line 3: column 'i' has no value, or one with a hole. Say what stands for it, `fill={'i': -1}`"
+    left_out(path, {"line 3": said})
     dataset = converted(path, fill={"i": -1, "s": "none"})
     assert (dataset.column("i").tolist(), dataset.column("s")) == ([1, -1], ["a", "none"])
     assert np.isnan(dataset.column("f").tolist()).tolist() == [False, True]
@@ -299,9 +297,8 @@ def test_a_folder_of_pictures_with_a_table_is_a_table(converted, folder):
     os.unlink(folder / "all.csv")
     for path in folder.glob("*.npy"):
         path.unlink()
-    write(
-        folder / "labels.csv", ["path", "label", "gone"], [[f"images/deep/{n}.png", n, "no.png"] for n in range(ROWS)]
-    )
+    rows = [[f"images/deep/{n}.png", n, "no.png"] for n in range(ROWS)]
+    write(folder / "labels.csv", ["path", "label", "gone"], rows)
     assert converted(folder, fields=["label"]).column("label").tolist() == list(range(ROWS))
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from gdsload.conversion.sources.image_folders import ImageFolderSource
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import FormatError
+from tests.conversion.contents import picture
 from tests.conversion.reading import items_of, made_by
 
 
@@ -78,10 +79,7 @@ def test_a_bomb_is_an_error(tmp_path, pixels):
 
 
 def test_damaged_anywhere_is_decoded_or_refused():
-    stream = io.BytesIO()
-    rng = np.random.default_rng(0)
-    Image.fromarray(rng.integers(0, 256, (9, 9, 3), np.uint8)).save(stream, "JPEG")
-    whole = stream.getvalue()
+    whole = picture(np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8), "JPEG")
     for position in range(0, len(whole), 17):
         for hurt in (whole[:position], whole[:position] + b"\xff" + whole[position + 1 :]):
             try:

@@ -1,17 +1,16 @@
 """LeRobot datasets, laid out as versions 2 and 3 are, and those that do not hold together."""
 
-import io
 import json
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as tables
 import pytest
-from PIL import Image
 
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.lerobot_files import LeRobotSource
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.contents import picture
 from tests.conversion.reading import made_by
 
 FEATURES = {
@@ -29,9 +28,7 @@ FRAMES, LENGTH = 12, 3  # of all, and of an episode
 
 
 def png(number):
-    stream = io.BytesIO()
-    Image.fromarray(np.full((6, 8, 3), number, np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
+    return picture(np.full((6, 8, 3), number, np.uint8))
 
 
 def rows(low, high):

@@ -39,9 +39,7 @@ def test_lists_nested_dictionaries_and_single_values():
         assert list(mine) == ["0", "1"]
         assert all(same(mine[str(number)], value) for number, value in enumerate(theirs))
     found = made_by(LitDataSource(str(DATA / "nested")))
-    assert [{name: value.tolist() for name, value in one.items()} for one in found] == [
-        {"n.a": [[number]]} for number in range(make_litdata.COUNT)
-    ]
+    assert [plain(one) for one in found] == [{"n.a": [[number]]} for number in range(make_litdata.COUNT)]
     found = made_by(LitDataSource(str(DATA / "single")))
     assert [sample["0"].tolist() for sample in found] == [list(range(number)) for number in range(make_litdata.COUNT)]
 

@@ -1,6 +1,5 @@
 """LMDB environments, written by the library that owns the format, and damaged ones."""
 
-import io
 import os
 import sys
 
@@ -8,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 import gdsload
 from gdsload.conversion.sources.lmdb_files import LmdbSource
 from gdsload.errors import FormatError, OptionError
+from tests.conversion.contents import npy, picture
 from tests.conversion.reading import items_of
 
 lmdb = pytest.importorskip("lmdb")
@@ -79,17 +78,9 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
         LmdbSource(path).parts(1)
 
 
-def encoded(array):
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
-
-
 def test_values_are_decoded_as_asked(tmp_path, samples_in):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
-    png = io.BytesIO()
-    Image.fromarray(pixels).save(png, "PNG")
-    made = {"npy": encoded(pixels), "image": png.getvalue(), "text": "é".encode()}
+    made = {"npy": npy(pixels), "image": picture(pixels), "text": "é".encode()}
     paths = {name: write(tmp_path / name, {b"k": value}) for name, value in made.items()}
     found = {
         name: samples_in(LmdbSource(paths[name], decode=name, with_key=False))[0]["value"]
@@ -104,7 +95,7 @@ def test_values_are_decoded_as_asked(tmp_path, samples_in):
 
 @pytest.mark.parametrize("decode", ["npy", "image", "text"])
 def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
-    good = {"npy": encoded(np.zeros(3)), "text": b"a"}.get(decode, b"")
+    good = {"npy": npy(np.zeros(3)), "text": b"a"}.get(decode, b"")
     source = LmdbSource(write(tmp_path / "l", {b"a": good, b"b": b"\xff\xfe\x80", b"c": b""}), decode=decode)
     items = items_of(source, 1)
     assert len(items) == 3

@@ -52,19 +52,14 @@ def test_every_class_of_numbers(tmp_path, samples_in, form):
     assert len(samples_in(MatSource(str(path)))) == COUNT
 
 
-def of_class(path, array, stored, number):
-    """A variable x of another class than its values are stored in: `number` is MATLAB's of the class."""
-    io.savemat(path, {"x": array})
-    content = bytearray(path.read_bytes())
-    content[content.index(bytes([6, 0, 0, 0, 8, 0, 0, 0, stored])) + 8] = number
-    path.write_bytes(content)
-    return MatSource(str(path))
-
-
 def test_doubles_that_matlab_has_stored_in_bytes_are_doubles(tmp_path, samples_in):
     """MATLAB packs them into fewer bytes in some files and not in others; the class of the variable stays."""
-    array = np.arange(COUNT, dtype=np.uint8)[:, None]
-    (first, *_) = samples_in(of_class(tmp_path / "a.mat", array, 9, 6))
+    path, stored, double = tmp_path / "a.mat", 9, 6  # MATLAB's numbers of uint8 and double
+    io.savemat(path, {"x": np.arange(COUNT, dtype=np.uint8)[:, None]})
+    content = bytearray(path.read_bytes())
+    content[content.index(bytes([6, 0, 0, 0, 8, 0, 0, 0, stored])) + 8] = double
+    path.write_bytes(content)
+    first, *_ = samples_in(MatSource(str(path)))
     assert first["x"].dtype == np.float64
 
 
@@ -130,10 +125,3 @@ def test_variables_that_come_twice(tmp_path, samples_in):
         file.write(content[128:])
     with pytest.raises(FormatError, match="two variables have one name"):
         samples_in(MatSource(str(tmp_path / "a.mat")))
-
-
-def test_a_part_is_read_alone(tmp_path):
-    io.savemat(tmp_path / "a.mat", {"x": np.arange(60.0).reshape(20, 3)})
-    source = MatSource(str(tmp_path / "a.mat"))
-    (item,) = source.read(source.parts(100)[1])
-    assert (item.key, item.count, item.make()["x"][0].tolist()) == ("rows 4 to 7", 4, [12, 13, 14])

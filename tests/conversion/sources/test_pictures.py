@@ -15,6 +15,7 @@ import gdsload
 from gdsload.conversion.sources.boxes import Boxes, BoxForm
 from gdsload.conversion.sources.pictures import ImageForm, decode_image
 from gdsload.errors import ConversionError, FormatError
+from tests.conversion.contents import picture
 
 GREY = np.array([[0, 1, 2, 3]], np.uint8)
 COLOURS = bytes([*(9, 8, 7), *(6, 5, 4), *(3, 2, 1), *(0, 0, 99)])
@@ -202,10 +203,9 @@ def test_what_pictures_of_several_forms_become_is_said(images_of, files, last, s
 def test_pictures_whose_palettes_differ_have_their_colours(images_of, codec):
     files = []
     for place in (5, 9):
-        image, stream = Image.new("P", (4, 4), place), io.BytesIO()
+        image = Image.new("P", (4, 4), place)
         image.putpalette(bytes(3 * place) + bytes([200, 30, 30]) + bytes(3 * (255 - place)))
-        image.save(stream, codec)
-        files.append(stream.getvalue())
+        files.append(picture(image, codec))
     images, notes = images_of(*files)
     assert [image[:, 0, 0].tolist() for image in images] == [[200, 30, 30]] * 2
     assert notes == ()

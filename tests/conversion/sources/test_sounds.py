@@ -12,7 +12,7 @@ import gdsload
 from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError, ReadError, SchemaError
-from tests.conversion.tar_files import pack
+from tests.conversion.contents import pack
 
 soundfile = pytest.importorskip("soundfile", reason="gdsload[audio] decodes sounds")
 RATE = 16_000

@@ -69,14 +69,6 @@ def test_equals_what_pyarrow_reads(tmp_path, converted, kind, name):
     assert batch["points"][0].shape[1:] == (2,)
 
 
-def test_files_come_in_natural_order_and_fields_in_the_one_asked_for(tmp_path):
-    for number in (10, 9):
-        write(tmp_path / f"t-{number}.parquet", pa.table({"x": [number], "y": ["a"], "z": [{"a": 1}]}), "parquet")
-    source = ParquetSource(str(tmp_path)).only(["y", "x"])
-    assert rows_of(source) == [{"y": "a", "x": 9}, {"y": "a", "x": 10}]
-    assert list(rows_of(source)[0]) == ["y", "x"]
-
-
 def one_column(tmp_path, column, **options):
     pq.write_table(pa.table({"x": column}), tmp_path / "t.parquet")
     return ParquetSource(str(tmp_path / "t.parquet"), **options)
@@ -185,9 +177,6 @@ def test_lists_of_one_length_are_fixed_if_that_is_said(tmp_path, converted):
     assert fixed.schema["x"] == gdsload.Field("float32", (2,))
     with pytest.raises(OptionError, match="'x' is to be ragged and fixed"):
         converted(source, fixed=["x"], ragged=["x"])
-    uneven = one_column(tmp_path, pa.array([[1, 2]] * 100 + [[3]]))
-    with pytest.raises(gdsload.ConversionError, match=r"row.*has shape \[1\], but \[2\] was expected"):
-        converted(uneven, fixed=["x"], schema={"x": gdsload.Field("int64", (2,))})
     with pytest.raises(gdsload.SchemaError, match="'x': it is to be fixed, but its samples have different lengths"):
         converted(one_column(tmp_path, pa.array([[1, 2], [3]])), fixed=["x"])
 

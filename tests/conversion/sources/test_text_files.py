@@ -68,8 +68,6 @@ def test_texts_without_end_are_refused(tmp_path, monkeypatch, samples_in):
 
 
 @pytest.mark.parametrize("other", ["x.npy", "cat/1.png", "t.csv"])
-def test_texts_beside_other_files_are_notes(tmp_path, other):
-    (tmp_path / "README.txt").write_text("notes")
-    (tmp_path / other).parent.mkdir(exist_ok=True)
-    (tmp_path / other).write_bytes(b"")
+def test_texts_beside_other_files_are_notes(tmp_path, put, other):
+    put("README.txt", other)
     assert recognise(str(tmp_path)) != "text"

@@ -1,17 +1,16 @@
 """TFRecord files: protobuf messages and frames written here byte by byte, as TensorFlow writes them, and damaged ones."""
 
 import gzip
-import io
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from gdsload.conversion.sources.tfrecord_files import TfRecordSource
 from gdsload.errors import FormatError
+from tests.conversion.contents import npy, picture
 
 checksum = pytest.importorskip("google_crc32c").value
 pytest.importorskip("google.protobuf")
@@ -112,19 +111,11 @@ def test_fixed_where_all_have_one_length_and_ragged_otherwise(tmp_path, converte
     assert (dataset[7]["ragged"].tolist(), dataset[50]["ragged"].tolist(), len(dataset)) == ([0, 1, 2], [], 51)
 
 
-def image_file(pixels, kind):
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, kind)
-    return stream.getvalue()
-
-
 def test_pictures_are_decoded_and_bytes_are_what_they_are_said_to_be(tmp_path, samples_in):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
-    npy = io.BytesIO()
-    np.save(npy, pixels)
     one = {
-        "image/encoded": [image_file(pixels, "PNG")], "image/format": [b"PNG"], "raw": [pixels.tobytes()],
-        "wide": [np.arange(4, dtype="<u2").tobytes()], "npy": [npy.getvalue()],
+        "image/encoded": [picture(pixels)], "image/format": [b"PNG"], "raw": [pixels.tobytes()],
+        "wide": [np.arange(4, dtype="<u2").tobytes()], "npy": [npy(pixels)],
     }  # fmt: skip
     path = write(tmp_path / "a.tfrecord", [one])
     types = {"image/format": "text", "raw": "uint8", "wide": "uint16", "npy": "npy"}

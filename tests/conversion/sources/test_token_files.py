@@ -173,12 +173,6 @@ def test_options_that_contradict_an_index(tmp_path):
         TokenSource(path, end=2).parts(1)
 
 
-def damaged(path, offset, value):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(value)
-
-
 LENGTHS, STARTS, EDGES = 34, 34 + 4 * 3, 34 + 12 * 3
 
 
@@ -198,7 +192,8 @@ LENGTHS, STARTS, EDGES = 34, 34 + 4 * 3, 34 + 12 * 3
 )
 def test_damaged_indexes(tmp_path, offset, value, match):
     path = megatron(tmp_path / "t", [[[1, 2, 3], [4]], [[5, 6, 7]]])
-    damaged(tmp_path / "t.idx", offset, value)
+    content = (tmp_path / "t.idx").read_bytes()
+    (tmp_path / "t.idx").write_bytes(content[:offset] + value + content[offset + len(value) :])
     with pytest.raises(FormatError, match=match):
         TokenSource(str(path)).parts(1)
 
