@@ -38,8 +38,7 @@ class _Mixing:
     def _probabilities(self, batch: Batch) -> torch.Tensor:
         """The labels of a batch as probabilities: float32 ``[batch, classes]``.
 
-        Raises:
-            OptionError: if there are none, or it is not known how many classes there are.
+        Raises OptionError if there are none, or the number of classes is not known.
         """
         labels = batch.get(self.label)
         if not isinstance(labels, torch.Tensor):
