@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -31,6 +32,30 @@ def lane_offset(samples: int, lane: int, lanes: int) -> int:
     length, longer = divmod(samples, lanes)
     # The last `longer` lanes are the ones that hold one position more.
     return length * lane + max(0, lane + longer - lanes)
+
+
+class Order(ABC):
+    """The order of all samples in one epoch.
+
+    An order is a set of lanes, each a fixed sequence of sample ids; together they hold every id of [0,
+    samples) once, unless it is the order of a mixture. It is a pure function: the same arguments give the
+    same ids, however a lane is cut into requests, in any thread.
+
+    Attributes:
+        samples: number of samples, all lanes together.
+        lanes: number of lanes.
+    """
+
+    samples: int
+    lanes: int = 1
+
+    def lane_length(self, lane: int) -> int:
+        """Return the number of positions of `lane`."""
+        return lane_share(self.samples, lane, self.lanes)
+
+    @abstractmethod
+    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start]."""
 
 
 @dataclass(frozen=True, slots=True)
