@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ class Schedule:
         lanes: number of lanes, L.
 
     Raises:
-        OptionError: if an argument is out of range.
+        OptionError: if there are more samples than an order can hold, or no such rank.
     """
 
     samples: int
@@ -103,12 +103,6 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_whole(self.samples, "samples", 0, MAX_SAMPLES)
-        check_whole(self.batch_size, "batch_size", 1)
-        check_whole(self.world_size, "world_size", 1)
-        check_whole(self.lanes, "lanes", 1)
-        check_whole(self.rank, "rank", 0)
-        if self.tail not in get_args(Tail):
-            raise OptionError(f"is {self.tail!r}", option="tail", remedy='Supported are "share", "pad" and "drop".')
         if self.rank >= self.world_size:
             raise OptionError(
                 f"is {self.rank}, but a world of {self.world_size} has ranks 0 to {self.world_size - 1}",

@@ -62,9 +62,9 @@ def rich_sample(number):
     }
 
 
-def write_rich(path, samples, shard_bytes=3000, first=0, pack_fields=()):
-    with gdsload.ShardWriter(path, RICH, shard_bytes=shard_bytes, pack_fields=pack_fields) as writer:
-        for number in range(first, first + samples):
+def write_rich(path, samples, pack_fields=()):
+    with gdsload.ShardWriter(path, RICH, shard_bytes=3000, pack_fields=pack_fields) as writer:
+        for number in range(samples):
             writer.write(rich_sample(number))
     return path
 
