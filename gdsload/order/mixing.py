@@ -126,7 +126,6 @@ class MixOrder(Order):
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         ids = np.empty(stop - start, dtype=np.int64)
         for turn in range(start // TURN, -(-stop // TURN)):
             begin = turn * TURN

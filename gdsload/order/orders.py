@@ -22,7 +22,6 @@ class SequentialOrder(Order):
         self.samples = samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         ids = np.arange(start, stop, dtype=np.int64)
         ids.flags.writeable = False
         return ids
@@ -35,7 +34,6 @@ class FullOrder(Order):
         self.samples, self.permutation = samples, Permutation(samples, key)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         return self.permutation(start, stop)
 
 
@@ -46,7 +44,6 @@ class GivenOrder(Order):
         self.samples, self._ids = len(ids), ids
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         return self._ids[start:stop]
 
 
