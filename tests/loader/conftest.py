@@ -110,17 +110,6 @@ def own_plain(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def sample_of():
-    return rich_sample
-
-
-@pytest.fixture(scope="session")
-def writers():
-    """What makes datasets: (rich, plain)."""
-    return write_rich, write_plain
-
-
-@pytest.fixture(scope="session")
 def expect_rich():
     """Whether a batch, with ragged fields as pairs (values, offsets), holds these samples of `rich`, bit by bit."""
 
