@@ -78,7 +78,7 @@ class LaneRun:
 class Schedule:
     """The lane positions that a rank gets at each step: a pure function of its arguments.
 
-    Methods that take a step raise OptionError if it is not in [0, steps).
+    Methods that take one step raise OptionError if it is not in [0, steps).
 
     Attributes:
         samples: samples of the epoch, M.
@@ -220,8 +220,6 @@ class Schedule:
 
         The rows of the array are lane, step, start and stop of each run; int64, shape [4, runs].
         """
-        for step in {*steps[:1], *steps[-1:]}:
-            self._slice(step)
         if self._padded(steps):
             last = [(run.lane, steps[-1], run.start, run.stop) for run in self.runs(steps[-1])]
             return np.concatenate([self.pieces(steps[:-1]), np.array(last, np.int64).T], axis=1)

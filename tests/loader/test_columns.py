@@ -13,8 +13,6 @@ from gdsload import Field, SampleIndexError
 from gdsload.testing import fingerprint
 from tests.loader.conftest import rich_sample
 
-RAGGED = ["points", "normals", "codes", "ragged_fp8", "text", "blob"]
-
 
 @pytest.fixture
 def opened(rich, mmap):
@@ -82,7 +80,7 @@ class TestColumn:
 
 
 class TestLengths:
-    @pytest.mark.parametrize("name", RAGGED)
+    @pytest.mark.parametrize("name", ["points", "normals", "codes", "ragged_fp8", "text", "blob"])
     def test_they_are_the_samples_own(self, opened, name):
         dataset = opened()
         samples = [rich_sample(number)[name] for number in range(len(dataset))]
