@@ -65,7 +65,6 @@ class LoaderPlan:
         order: the order options.
         form: the form of a batch, of the fields that are read.
         mapped: whether shards are mapped into memory.
-        asked: the backend that was asked for; that of `backend`, but where samples are transformed one by one.
         backend: which backend is opened, with which budgets.
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
         in_vram: whether there is a tier in the GPU's memory.
@@ -88,7 +87,6 @@ class LoaderPlan:
     order: OrderOptions
     form: BatchForm
     mapped: bool
-    asked: str
     backend: BackendRequest
     registers_by_default: bool
     in_vram: bool
@@ -156,7 +154,6 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         order=order,
         form=form,
         mapped=mapped,
-        asked=str(requested(options.backend).backend),
         backend=request,
         registers_by_default=memory.registered is None and request.placement == "gpu",
         in_vram=in_vram,
