@@ -67,6 +67,13 @@ class Feistel:
         """The numbers that define the network: n, the sizes of both halves, and the key of each round."""
         return np.array([self._n, self._left, self._right, *self._round_keys], np.uint64)
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables; 0 as long as every image is computed."""
+        if self._tables is None:
+            return 0
+        return sum(table.nbytes for table in (*self._tables.rounds, self._tables.left, self._tables.right))
+
     def map_in_place(self, values: NDArray[np.uint64]) -> None:
         """Replace each of `values` (shape [k], all below n) by its image."""
         if self._tables is None and self._left <= _MOST_TABLED and values.size >= TILE:

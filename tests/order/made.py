@@ -18,12 +18,6 @@ def feistel(n, key, positions=None):
     return values.astype(np.int64)
 
 
-def table_bytes(network):
-    """Bytes of a network's tables; 0 as long as every image is computed."""
-    tables = network._tables
-    return 0 if tables is None else sum(table.nbytes for table in (*tables.rounds, tables.left, tables.right))
-
-
 def block_orders(runs, *, windows=150, lanes=9):
     """Strategy of block orders of some runs, with windows and lanes up to a number."""
     window = st.integers(1, 5) | st.integers(1, windows)
