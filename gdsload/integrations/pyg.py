@@ -91,11 +91,7 @@ class FeatureStore(PygFeatureStore):  # type: ignore[misc]  # its package need n
         return None if field.ragged else (len(dataset), *field.row_shape)
 
     def _dataset(self, attr: TensorAttr) -> ShardDataset:
-        """The dataset of a node type.
-
-        Raises:
-            OptionError: if there is none, or its field has no tensor for all nodes.
-        """
+        """The dataset of a node type; OptionError if there is none, or its field has no tensor for all nodes."""
         dataset = self.datasets.get(attr.group_name)
         if dataset is None:
             raise OptionError(

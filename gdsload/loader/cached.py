@@ -24,11 +24,9 @@ class Cached:
         return f"cached({self._loader!r}, batches={self._most})"
 
     def __len__(self) -> int:
-        """Return ``len(loader)``."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over one epoch."""
         if not self._batches:
             self._batches = list(islice(self._loader, self._most))
         return islice(cycle(self._batches), len(self))

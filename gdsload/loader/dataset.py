@@ -361,11 +361,7 @@ def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, A
 
 
 def _mask(given: object, batch: dict[str, Any]) -> NDArray[np.bool_]:
-    """The mask that a predicate returned, as an array.
-
-    Raises:
-        OptionError: if it is no boolean for each sample of the batch.
-    """
+    """The mask that a predicate returned, as an array; OptionError if it is no boolean for each sample."""
     value = next(iter(batch.values()))
     samples = len(value[1]) - 1 if isinstance(value, tuple) else len(value)
     mask = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else given

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gdsload.backends.base import Backend, BackendStatus, CacheStatus
+from gdsload.backends.choices import requested
 from gdsload.backends.mapped import registered_in_process
 from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
@@ -78,7 +79,7 @@ class Life:
         if plan.placement == "gpu" and not plan.backend.keep:  # else it waits for the drive in any case
             prepare("cupy", can_launch)  # to import it takes 0.2 s, and longer where that has never been done
         self._resources: OpenResources | None = None
-        self._status = BackendStatus(plan.asked, *expected(plan.backend), {})
+        self._status = BackendStatus(str(requested(options.backend).backend), *expected(plan.backend), {})
         self._epochs = WeakList[Epoch]()
         self.pipelines = WeakList[Prefetcher]()
         self._left: list[Closer] = []
@@ -132,7 +133,7 @@ class Life:
             return self._status
         opened = resources.opened
         moved = opened.backend.bytes_by_path()
-        return BackendStatus(self._plan.asked, opened.name(), opened.reason(), moved, opened.answer(), self._made)
+        return BackendStatus(self._status.asked, opened.name(), opened.reason(), moved, opened.answer(), self._made)
 
     @property
     def cache(self) -> CacheStatus:

@@ -65,13 +65,10 @@ class LoaderPlan:
         order: the order options.
         form: the form of a batch, of the fields that are read.
         mapped: whether shards are mapped into memory.
-        asked: the backend that was asked for; that of `backend`, but where samples are transformed one by one.
         backend: which backend is opened, with which budgets.
         registers_by_default: whether `backend.register_bytes` is still to be found out, when it is opened.
         in_vram: whether there is a tier in the GPU's memory.
-        vram_bytes: bytes of that tier, or of decoded images there; None: a share of what is free when it is made.
         keeps_images: whether decoded images are kept for later epochs, where batches are built.
-        ram_bytes: bytes of them in the host's memory; None: a share of what there is.
         prefetch_bytes: bytes of batches that may be ahead of the consumer.
         arena_bytes: bytes that reads may take in an arena.
         in_place: whether bytes are gathered from where they are, so that nothing lands in an arena.
@@ -90,13 +87,10 @@ class LoaderPlan:
     order: OrderOptions
     form: BatchForm
     mapped: bool
-    asked: str
     backend: BackendRequest
     registers_by_default: bool
     in_vram: bool
-    vram_bytes: int | None
     keeps_images: bool
-    ram_bytes: int | None
     prefetch_bytes: int
     arena_bytes: int
     in_place: bool
@@ -135,7 +129,7 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
     dataset = ShardDataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     selected = select(dataset)
     selected.refuse_different_columns()
-    mapped = selected.mapped(options.mmap)
+    mapped = all(dataset.mmap for dataset in selected.datasets) if options.mmap is None else options.mmap
     source = index_source(options, len(selected))
     fields = field_names(selected.schema, options)
     decode = decoded_fields(selected.schema, fields, options.decode)
@@ -160,13 +154,10 @@ def plan_loader(dataset: object, options: Options) -> LoaderPlan:
         order=order,
         form=form,
         mapped=mapped,
-        asked=str(requested(options.backend).backend),
         backend=request,
         registers_by_default=memory.registered is None and request.placement == "gpu",
         in_vram=in_vram,
-        vram_bytes=memory.nbytes("vram"),
         keeps_images=keeps_images,
-        ram_bytes=memory.nbytes("ram"),
         prefetch_bytes=memory.nbytes("prefetch") or prefetch_bytes,
         arena_bytes=memory.nbytes("arena") or arena_bytes,
         in_place=reads_in_place(request, mapped=mapped) and not in_vram,

@@ -134,11 +134,8 @@ def refuse_unagreed(seed: int | None, ranks: RankGroups | tuple[int, int] | None
 
 
 def _of_group(group: Any) -> RankGroups:
-    from torch.distributed import ProcessGroup, get_rank
-
-    # What `new_group` gives a process that is not among its ranks is no group, and has no rank.
-    rank = get_rank(group) if isinstance(group, ProcessGroup) else -1
-    if rank < 0:
+    rank = torch.distributed.get_rank(group)
+    if rank < 0:  # of what `new_group` gives a process that is not among its ranks
         raise OptionError(
             f"is a process group, {group!r}, which this process is no rank of",
             option="ranks",
@@ -180,18 +177,8 @@ def everyone_there() -> list[Any]:
     return [torch.distributed.group.WORLD] if there else []
 
 
-def gather_texts(values: object, groups: Sequence[Any]) -> list[Any]:
-    """The plain values of all ranks, which travel as JSON along the groups, one after the other, to each of them.
-
-    All of them have to call it.
-    """
-    found = [values]
-    for group in groups:
-        found = [one for part in _gather(json.dumps(found), group) for one in json.loads(part)]
-    return found
-
-
 def _gather(text: str, group: Any) -> list[str]:
+    """The texts of all ranks of a group; all of them have to call it."""
     # On the CPU where the group can: a GPU may be busy for long.
     config = torch.distributed.get_backend_config(group)
     kinds = [one.partition(":")[0] for one in config.split(",")]
@@ -218,7 +205,9 @@ def agree(state: Mapping[str, Any], groups: Sequence[Any]) -> int:
     # Each rank draws one, as torch's samplers do, so that their generators stay alike; that of the first rank counts.
     drawn = 0 if state["seed"] is not None else int(torch.empty((), dtype=torch.int64).random_().item())
     rank = torch.distributed.get_rank() if groups else 0
-    answers = gather_texts({"rank": rank, "state": dict(state), "drawn": drawn}, groups)
+    answers: list[dict[str, Any]] = [{"rank": rank, "state": dict(state), "drawn": drawn}]
+    for group in groups:  # along a mesh, one dimension after the other
+        answers = [one for part in _gather(json.dumps(answers), group) for one in json.loads(part)]
     answers.sort(key=lambda one: one["rank"])
     names = list(dict.fromkeys(name for one in answers for name in one["state"]))
     differing = [

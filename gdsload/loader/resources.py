@@ -62,7 +62,7 @@ def open_resources(plan: LoaderPlan, limits: Limits) -> OpenResources:
     names = np.cumsum(counts) - counts
     if shards is not None:
         sources, names = [sources[number] for number in shards.tolist()], names[shards]
-    files = plan.selected.open_files(sources, mapped=plan.mapped)
+    files = datasets[0].open_files(sources, mapped=plan.mapped)  # the same for all of them
     table = ShardTable(files, plan.selected.stored, names)
     request = _with_defaults(plan, sources)
     opened = choose(request, table.files)
@@ -137,13 +137,13 @@ def _keep(plan: LoaderPlan, table: ShardTable) -> Keep | None:
         return None
     if plan.placement == "gpu":
         return Keep(table.samples, _vram_bytes(plan))
-    nbytes = default_register_bytes() // local_ranks() if plan.ram_bytes is None else plan.ram_bytes
-    return Keep(table.samples, nbytes)
+    given = plan.options.memory.nbytes("ram")
+    return Keep(table.samples, default_register_bytes() // local_ranks() if given is None else given)
 
 
 def _vram_bytes(plan: LoaderPlan) -> int:
-    if plan.vram_bytes is not None:
-        return plan.vram_bytes
+    if (given := plan.options.memory.nbytes("vram")) is not None:
+        return given
     return int(torch.cuda.mem_get_info(plan.device)[0] * SHARE_OF_VRAM[plan.options.cache])
 
 

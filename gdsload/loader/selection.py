@@ -21,7 +21,6 @@ from gdsload.loader.paths_and_devices import SEVERAL
 from gdsload.loader.state import dataset_digest
 from gdsload.loader.windows import Windows, offset_bounds, refuse_ragged_windows
 from gdsload.order import MixOrder, Mixture, Order, OrderOptions, make_order
-from gdsload.shards.files import OpenFiles
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.arrays import IntArray, Numbers, array_of, taken
@@ -42,10 +41,6 @@ class Selected:
     ids: Numbers | None
     mixture: Mixture | None = None
     offsets: dict[str, Offsets] | None = None
-
-    def mapped(self, wanted: bool | None) -> bool:
-        """Return whether the shards are mapped into memory: as wanted, or for None as the datasets were opened."""
-        return all(dataset.mmap for dataset in self.datasets) if wanted is None else wanted
 
     @property
     def schema(self) -> Schema:
@@ -78,11 +73,6 @@ class Selected:
     def digest(self) -> str:
         """The digest that names the samples and their order."""
         return dataset_digest([dataset.digest for dataset in self.datasets], self.ids, self.offsets)
-
-    @property
-    def open_files(self) -> OpenFiles:
-        """Makes the files that the samples come from, the same for all datasets."""
-        return self.datasets[0].open_files
 
     def lengths(self, field: str) -> IntArray:
         """Rows that each sample has of a ragged field; see `ShardDataset.lengths`."""

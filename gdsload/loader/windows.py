@@ -148,11 +148,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 def refuse_ragged_windows(dataset: ShardDataset, fields: Sequence[str]) -> None:
-    """Refuse fields whose samples have their own shapes, in windows.
-
-    Raises:
-        OptionError: if there is one.
-    """
+    """Raise OptionError if samples of a field have their own shapes, so that it cannot be in windows."""
     for name in fields:
         if dataset.schema[name].ragged:
             encoded = dataset.schema[name].kind == "image"

@@ -2,10 +2,10 @@
 
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.hashing import Purpose, derive_key
-from gdsload.order.lanes import LaneRun, Schedule, Tail, lane_offset, lane_share
+from gdsload.order.lanes import LaneRun, Order, Schedule, Tail, lane_offset, lane_share
 from gdsload.order.mixing import MixOrder, Mixture
 from gdsload.order.order_options import BlockShuffle, OrderOptions, ShuffleName, resolve
-from gdsload.order.orders import FullOrder, GivenOrder, Order, SequentialOrder, make_order
+from gdsload.order.orders import FullOrder, GivenOrder, SequentialOrder, make_order
 from gdsload.order.permutation import Permutation
 
 __all__ = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gdsload.errors import OptionError
 from gdsload.order.hashing import Purpose, derive_key
-from gdsload.order.lanes import LaneRun, lane_offset, lane_share
+from gdsload.order.lanes import LaneRun, Order, lane_offset
 from gdsload.order.permutation import Permutation
 from gdsload.order.recent import Recent
 
@@ -74,7 +74,7 @@ class BlockSequence:
         return self.starts[first:last] + (edges[:-1] - self.cuts[first:last]), edges[1:] - edges[:-1]
 
 
-class BlockOrder:
+class BlockOrder(Order):
     """Blocks permuted over the whole dataset, shared out to lanes, and samples permuted within windows.
 
     The permuted blocks, laid end to end, are one sequence of positions. Lanes are equal ranges (+- 1) of it;
@@ -105,10 +105,6 @@ class BlockOrder:
     def blocks(self) -> int:
         """Number of blocks; known without making their sequence."""
         return int((-(-self._run_lengths // self._block)).sum())
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of `lane`."""
-        return lane_share(self.samples, lane, self.lanes)
 
     def window_at(self, lane: int, position: int) -> tuple[int, int]:
         """Return the positions [start, stop) of the window of `lane` that holds `position`."""

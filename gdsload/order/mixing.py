@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gdsload.errors import OptionError
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.order.hashing import MASK64, Purpose, derive_key, hash_into
-from gdsload.order.orders import OneLane
+from gdsload.order.lanes import Order
 from gdsload.order.permutation import Permutation, exact_table, exact_tables
 from gdsload.order.recent import Recent
 
@@ -112,7 +112,7 @@ class Mixture:
         return {"lengths": list(self.lengths), "weights": list(self.weights), "samples": self.samples}
 
 
-class MixOrder(OneLane):
+class MixOrder(Order):
     """The order of one epoch of a mixture, in one lane. Its ids count through the datasets one after the other.
 
     Each pass through a dataset is its own permutation if `shuffled`, else in dataset order.
@@ -126,7 +126,6 @@ class MixOrder(OneLane):
         self._passes: Recent[tuple[int, int], Permutation] = Recent(2 * len(mixture.lengths))
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         ids = np.empty(stop - start, dtype=np.int64)
         for turn in range(start // TURN, -(-stop // TURN)):
             begin = turn * TURN

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,84 +10,40 @@ from numpy.typing import NDArray
 from gdsload.order.blocks import BlockOrder
 from gdsload.order.checks import MAX_SAMPLES, check_whole
 from gdsload.order.hashing import Purpose, derive_key
+from gdsload.order.lanes import Order
 from gdsload.order.order_options import OrderOptions
 from gdsload.order.permutation import Permutation
 
 
-class Order(Protocol):
-    """The order of all samples in one epoch.
-
-    An order is a set of lanes, each a fixed sequence of sample ids; together they hold every id of [0,
-    samples) once, unless it is the order of a mixture. It is a pure function: the same arguments give the
-    same ids, however a lane is cut into requests, in any thread.
-    """
-
-    @property
-    def samples(self) -> int:
-        """Number of samples, all lanes together."""
-        ...
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes."""
-        ...
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of `lane`: (samples + lane) // lanes."""
-        ...
-
-    def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions [start, stop) of `lane`, read-only, shape [stop - start].
-
-        Raises:
-            OptionError: if the lane has no such positions.
-        """
-        ...
-
-
-class OneLane:
-    """The base of orders of one lane; they set `samples`, their number."""
-
-    samples: int
-    lanes = 1
-
-    def lane_length(self, lane: int) -> int:
-        """Return the number of positions of lane 0."""
-        return self.samples
-
-
-class SequentialOrder(OneLane):
+class SequentialOrder(Order):
     """Dataset order, in one lane."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         ids = np.arange(start, stop, dtype=np.int64)
         ids.flags.writeable = False
         return ids
 
 
-class FullOrder(OneLane):
+class FullOrder(Order):
     """One permutation of all samples, in one lane, by a 64-bit key."""
 
     def __init__(self, samples: int, key: int) -> None:
         self.samples, self.permutation = samples, Permutation(samples, key)
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         return self.permutation(start, stop)
 
 
-class GivenOrder(OneLane):
+class GivenOrder(Order):
     """Sample ids as they are given, int64 ``[samples]``, read-only: some may come several times, and others never."""
 
     def __init__(self, ids: NDArray[np.int64]) -> None:
         self.samples, self._ids = len(ids), ids
 
     def lane_ids(self, lane: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `Order`."""
         return self._ids[start:stop]
 
 

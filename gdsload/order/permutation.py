@@ -56,9 +56,6 @@ class Permutation:
         self._each = EXACT_LIMIT if self._feistel is None else TILE
         self._chunks: Recent[int, NDArray[np.int64]] = Recent(_RECENT_CHUNKS)
 
-    def __len__(self) -> int:
-        return self._n
-
     def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the images of positions [start, stop), which are within [0, n); read-only, shape [stop - start]."""
         each = self._each

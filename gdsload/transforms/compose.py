@@ -52,11 +52,7 @@ class Compose:
 
 
 def callables(value: Any, name: str) -> tuple[Callable[..., Any], ...]:
-    """Transforms as an option has them: none, one, or several in a list or tuple.
-
-    Raises:
-        OptionError: if one cannot be called.
-    """
+    """Transforms as an option has them: none, one, or several in a list; OptionError if one cannot be called."""
     if value is None:
         return ()
     found = tuple(value) if isinstance(value, list | tuple) else (value,)

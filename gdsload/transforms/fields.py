@@ -20,11 +20,7 @@ def refused(transform: Any, option: str, why: str, remedy: str | None = None) ->
 
 
 def tensor_field(transform: Any, batch: Batch, dimensions: int) -> torch.Tensor:
-    """The field that a transform is for.
-
-    Raises:
-        OptionError: if there is none, or it is no tensor of so many dimensions at least.
-    """
+    """The field that a transform is for; OptionError if it is missing, or no tensor of so many dimensions at least."""
     if transform.field not in batch:
         raise OptionError(f"{transform}: the batch has no such field", remedy=f"It has {', '.join(map(repr, batch))}.")
     value = batch[transform.field]
@@ -36,11 +32,7 @@ def tensor_field(transform: Any, batch: Batch, dimensions: int) -> torch.Tensor:
 
 
 def fitting(transform: Any, size: int | tuple[int, int], value: torch.Tensor) -> tuple[int, int]:
-    """Height and width that a transform is to cut out of `value`.
-
-    Raises:
-        OptionError: if it has not so many.
-    """
+    """Height and width that a transform is to cut out of `value`; OptionError if it has not so many."""
     rows, columns = height_and_width(transform, size)
     height, width = value.shape[-2:]
     if not (0 < rows <= height and 0 < columns <= width):
@@ -49,11 +41,7 @@ def fitting(transform: Any, size: int | tuple[int, int], value: torch.Tensor) ->
 
 
 def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, int]:
-    """The two numbers that a size says, of which one stands for a square.
-
-    Raises:
-        OptionError: if it is neither one whole number nor two.
-    """
+    """Height and width of a size, where one number is a square; OptionError if it is neither one nor two numbers."""
     sides: Any = size if hasattr(size, "__len__") else (size, size)
     try:
         rows, columns = map(index, sides)
@@ -65,8 +53,7 @@ def height_and_width(transform: Any, size: int | tuple[int, int]) -> tuple[int, 
 def element_type(transform: Any, given: object) -> torch.dtype:
     """The element type that a transform is given: torch's, or its name, as fields of a schema have it.
 
-    Raises:
-        OptionError: if it is none that values can be cast to.
+    Raises OptionError if it is none that values can be cast to.
     """
     # numpy's types have names, too.
     name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
@@ -84,11 +71,7 @@ def element_type(transform: Any, given: object) -> torch.dtype:
 
 
 def numbers(transform: Any, name: str, values: Iterable[SupportsFloat]) -> tuple[float, ...]:
-    """A transform's numbers for the channels, as Python's; they may be given as an array or a tensor.
-
-    Raises:
-        OptionError: if these are no numbers.
-    """
+    """A transform's numbers for the channels, given in any iterable, as Python's; OptionError if they are none."""
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError):

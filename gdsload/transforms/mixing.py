@@ -26,7 +26,7 @@ class _Mixing:
         if not 0 < self.alpha < math.inf or not 0 <= self.p <= 1:
             raise OptionError(f"{self}: `alpha` must be more than 0 and finite, and `p` a probability")
 
-    def _shares(self, value: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Draw the share of each sample that is kept: float32 ``[batch]``."""
         count, device = len(value), value.device
         chosen = torch.rand(count, generator=generator, dtype=torch.float32, device=device) < self.p
@@ -38,8 +38,7 @@ class _Mixing:
     def _probabilities(self, batch: Batch) -> torch.Tensor:
         """The labels of a batch as probabilities: float32 ``[batch, classes]``.
 
-        Raises:
-            OptionError: if there are none, or it is not known how many classes there are.
+        Raises OptionError if there are none, or the number of classes is not known.
         """
         labels = batch.get(self.label)
         if not isinstance(labels, torch.Tensor):
@@ -98,10 +97,6 @@ class MixUp(_Mixing):
         kept = self.draw(value, generator)
         return {**batch, self.field: _mean(value, kept), self.label: _mean(labels, kept)}
 
-    def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Draw the share of each sample that is kept: float32 ``[batch]``."""
-        return self._shares(value, generator)
-
 
 @dataclass(frozen=True)
 class CutMix(_Mixing):
@@ -137,7 +132,7 @@ class CutMix(_Mixing):
     def draw(self, value: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Each sample's rectangle: first row and column, and those after the last; int64 ``[batch, 4]``."""
         size = torch.tensor(value.shape[-2:], device="cpu").to(value.device, non_blocking=True)
-        half = 0.5 * (1 - self._shares(value, generator)).sqrt()
+        half = 0.5 * (1 - super().draw(value, generator)).sqrt()
         middle = torch.rand(len(value), 2, generator=generator, dtype=torch.float32, device=value.device)
         middle = torch.minimum((middle * size).long(), size - 1)
         reach = (half[:, None] * size).long()

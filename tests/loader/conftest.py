@@ -62,9 +62,9 @@ def rich_sample(number):
     }
 
 
-def write_rich(path, samples, shard_bytes=3000, first=0, pack_fields=()):
-    with gdsload.ShardWriter(path, RICH, shard_bytes=shard_bytes, pack_fields=pack_fields) as writer:
-        for number in range(first, first + samples):
+def write_rich(path, samples, pack_fields=()):
+    with gdsload.ShardWriter(path, RICH, shard_bytes=3000, pack_fields=pack_fields) as writer:
+        for number in range(samples):
             writer.write(rich_sample(number))
     return path
 
@@ -107,17 +107,6 @@ def numbered_images(tmp_path):
 def own_plain(tmp_path):
     """A dataset like `plain` that a test may damage."""
     return write_plain(tmp_path / "own", 1000, shard_bytes=8192)
-
-
-@pytest.fixture(scope="session")
-def sample_of():
-    return rich_sample
-
-
-@pytest.fixture(scope="session")
-def writers():
-    """What makes datasets: (rich, plain)."""
-    return write_rich, write_plain
 
 
 @pytest.fixture(scope="session")

@@ -34,10 +34,7 @@ def run(loader, folder, at, number):
     return right, wrong, None
 
 
-CASES = [(0, 0), (0, 3), (40, 1), (60, 2), (95, 3), (120, 0), (122, 3)]
-
-
-@pytest.mark.parametrize(("at", "number"), CASES)
+@pytest.mark.parametrize(("at", "number"), [(0, 0), (0, 3), (40, 1), (60, 2), (95, 3), (120, 0), (122, 3)])
 def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap, order, at, number):
     loader = load(own_plain, 8, with_index=True, mmap=mmap, memory=gdsload.Memory(prefetch=1), **order)
     right, wrong, error = run(loader, own_plain, at, number)

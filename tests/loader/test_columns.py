@@ -11,8 +11,7 @@ from torch.utils.data import Subset
 import gdsload
 from gdsload import Field, SampleIndexError
 from gdsload.testing import fingerprint
-
-RAGGED = ["points", "normals", "codes", "ragged_fp8", "text", "blob"]
+from tests.loader.conftest import rich_sample
 
 
 @pytest.fixture
@@ -81,10 +80,10 @@ class TestColumn:
 
 
 class TestLengths:
-    @pytest.mark.parametrize("name", RAGGED)
-    def test_they_are_the_samples_own(self, opened, sample_of, name):
+    @pytest.mark.parametrize("name", ["points", "normals", "codes", "ragged_fp8", "text", "blob"])
+    def test_they_are_the_samples_own(self, opened, name):
         dataset = opened()
-        samples = [sample_of(number)[name] for number in range(len(dataset))]
+        samples = [rich_sample(number)[name] for number in range(len(dataset))]
         found = dataset.lengths(name)
         assert (found.dtype, found.shape) == (torch.int64, (143,))
         assert found.tolist() == [len(one.encode() if isinstance(one, str) else one) for one in samples]
@@ -145,12 +144,12 @@ class TestParts:
             with pytest.raises(SampleIndexError, match=f"sample {outside} does not exist"):
                 dataset.select([0, outside])
 
-    def test_filter_is_select_of_what_the_predicate_says(self, load, opened, sample_of):
+    def test_filter_is_select_of_what_the_predicate_says(self, load, opened):
         dataset = opened()
         wanted = [
             number
             for number in range(143)
-            if len(sample_of(number)["points"]) > 2 and sample_of(number)["text"] and number % 3 == 0
+            if len(rich_sample(number)["points"]) > 2 and rich_sample(number)["text"] and number % 3 == 0
         ]
         seen = []
 

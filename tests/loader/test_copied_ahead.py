@@ -19,6 +19,7 @@ from gdsload.loader import resources
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.transforms import DecodeImage
+from tests.loader.conftest import write_rich
 from tests.loader.taking import begin, prints
 
 STREAM = SimpleNamespace(stream_id=0, device_index=0, wait_stream=lambda _other: None)
@@ -100,8 +101,8 @@ def test_batches_are_those_of_the_cpu(check, rich, shuffle, ragged, mmap):
 
 
 @pytest.mark.parametrize("pack", [(), "auto"])
-def test_packed_fields_and_windows(check, writers, tmp_path, device, pack):
-    device.late, (write_rich, _) = False, writers
+def test_packed_fields_and_windows(check, tmp_path, device, pack):
+    device.late = False
     steps = gdsload.Windows(write_rich(tmp_path / "d", 80, pack_fields=pack), 4, 3)
     check(steps, 5, "full", fields=["image", "label", "flag", "u16", "bf16", "fp8"])
 

@@ -71,7 +71,6 @@ def test_the_epochs_stats_are_since_it_began(load, plain):
 
 
 def test_a_cache_is_counted(load, numbered_images):
-    pytest.importorskip("PIL")
     loader = load(numbered_images, 5, decode={"image": gdsload.transforms.DecodeImage(size=8)}, cache="ram")
     for _ in range(2):
         list(loader)

@@ -56,12 +56,12 @@ def test_without_it_batches_samples_and_columns_have_the_bytes(path, images, shu
     assert dataset.verify(deep=True).shards == len(dataset.shards)
 
 
-def by_label(batches):
-    """Each sample's image, by its label."""
+def by_label(batches, field="image"):
+    """Each sample's image, or another field of it, by its label."""
     return {
-        label: image.clone()
+        label: value.clone()
         for batch in batches
-        for label, image in zip(batch["label"].tolist(), batch["image"], strict=True)
+        for label, value in zip(batch["label"].tolist(), batch[field], strict=True)
     }
 
 
@@ -185,11 +185,7 @@ def test_or_it_is_zeros(bad, images, options):
         kept = [*batches]
         found = by_label(kept)
         assert same(found, by_label(again))
-    mask = {
-        label: good
-        for batch in kept
-        for label, good in zip(batch["label"].tolist(), batch["image.decoded"].tolist(), strict=True)
-    }
+    mask = by_label(kept, "image.decoded")
     assert sorted(found) == [*range(COUNT)]
     assert [label for label in range(COUNT) if not mask[label]] == [21, 22, 50]
     assert not any(found[label].any() for label in (21, 22, 50))

@@ -36,14 +36,8 @@ def test_a_sample_that_cannot_be_read(load, plain, wrap, order, way, sample):
     path = gdsload.ShardDataset(plain).shards[file].file
     wanted = numbers(load(plain, 10, with_index=True, **order))
     bad = next(step for step, batch in enumerate(wanted) if sample in batch)
-    made = wrap(
-        lambda inner: FaultyBackend(
-            inner,
-            Fault(
-                lambda: ReadError("reading failed", file=path, offset=offset), places=[(file, offset + 3)], when=when
-            ),
-        )
-    )
+    fault = Fault(lambda: ReadError("reading failed", file=path, offset=offset), places=[(file, offset + 3)], when=when)
+    made = wrap(lambda inner: FaultyBackend(inner, fault))
     loader = load(plain, 10, mmap=mmap, with_index=True, **order)
     iterator = iter(loader)
     found, error = collect(iterator)
@@ -76,11 +70,8 @@ def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, wrap, orde
     """Whatever is done about it: if no error comes, all batches come."""
     mmap, when = way
     wanted = numbers(load(plain, 10, with_index=True, **order))
-    made = wrap(
-        lambda inner: FaultyBackend(
-            inner, Fault(lambda: ReadError("reading failed"), calls=calls, when=when, times=len(calls))
-        )
-    )
+    fault = Fault(lambda: ReadError("reading failed"), calls=calls, when=when, times=len(calls))
+    made = wrap(lambda inner: FaultyBackend(inner, fault))
     loader = load(plain, 10, mmap=mmap, with_index=True, **order)
     found, error = collect(loader)
     assert made[0].struck
@@ -90,20 +81,14 @@ def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, wrap, orde
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MemoryError("no memory"),
-        lambda: StopIteration("stop"),
-        lambda: RuntimeError("odd"),
-        lambda: OSError(5, "io"),
-    ],
+    "made", [MemoryError("no memory"), StopIteration("stop"), RuntimeError("odd"), OSError(5, "io")]
 )
 @pytest.mark.parametrize("when", ["read", "completion", "check"])
-def test_errors_of_any_class_come_out(load, plain, wrap, make, when):
-    wrap(lambda inner: FaultyBackend(inner, Fault(make, files=[2], when=when)))
+def test_errors_of_any_class_come_out(load, plain, wrap, made, when):
+    wrap(lambda inner: FaultyBackend(inner, Fault(lambda: made, files=[2], when=when)))
     found, error = collect(iter(load(plain, 32, with_index=True)))
     assert found == [list(range(32 * step, 32 * step + 32)) for step in range(16)]
-    assert isinstance(error, RuntimeError if isinstance(make(), StopIteration) else type(make()))
+    assert isinstance(error, RuntimeError if isinstance(made, StopIteration) else type(made))
 
 
 class TestDamagedFiles:

@@ -9,6 +9,7 @@ import gdsload
 from gdsload import Field, OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.testing import fingerprint
+from tests.loader.conftest import rich_sample
 from tests.loader.taking import raw_bytes
 
 TENSORS = ["points", "normals", "codes", "ragged_fp8"]
@@ -16,9 +17,9 @@ TENSORS = ["points", "normals", "codes", "ragged_fp8"]
 
 class TestRagged:
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    def test_jagged(self, load, rich, sample_of, batch_size):
+    def test_jagged(self, load, rich, batch_size):
         for batch in load(rich, batch_size, "full", with_index=True):
-            samples = [sample_of(number) for number in batch["index"].tolist()]
+            samples = [rich_sample(number) for number in batch["index"].tolist()]
             for name in TENSORS:
                 found = batch[name]
                 assert (found.is_nested, found.layout) == (True, torch.jagged)
@@ -59,9 +60,9 @@ class TestRagged:
             *((size, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}) for size in (9, 143)),
         ],
     )
-    def test_padded(self, load, rich, sample_of, batch_size, padding):
+    def test_padded(self, load, rich, batch_size, padding):
         for batch in load(rich, batch_size, "full", ragged=gdsload.Padded(padding), with_index=True):
-            samples = [sample_of(number) for number in batch["index"].tolist()]
+            samples = [rich_sample(number) for number in batch["index"].tolist()]
             for name in TENSORS:
                 padded, lengths = batch[name]
                 wanted = [sample[name] for sample in samples]

@@ -1,18 +1,16 @@
 """cache="vram" with decode=: images are decoded once, and batches are those of a loader that decodes them every time."""
 
-import io
 from queue import SimpleQueue
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gdsload import DataLoader, Field, Memory, ShardWriter
 from gdsload.backends.tiers import registered
 from gdsload.engine.gpu import decode_images
 from gdsload.system import streams
 from gdsload.transforms import DecodeImage
+from tests.loader.pictures import encoded
 
 pytestmark = [
     pytest.mark.cuda,
@@ -31,16 +29,10 @@ WANTED = {
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    generator, path = np.random.default_rng(0), tmp_path_factory.mktemp("kept") / "d"
-    schema = {"image": Field("image"), "label": Field("int64")}
+    path, schema = tmp_path_factory.mktemp("kept") / "d", {"image": Field("image"), "label": Field("int64")}
     with ShardWriter(path, schema, shard_bytes=100_000) as writer:
         for number in range(COUNT):
-            height, width = generator.integers(40, 90, 2).tolist()
-            small = Image.fromarray(generator.integers(0, 256, (6, 6, 3), np.uint8))
-            out = io.BytesIO()
-            kind = "PNG" if number % 5 == 0 else "JPEG"
-            small.resize((width, height), Image.Resampling.BICUBIC).save(out, kind)
-            writer.write({"image": out.getvalue(), "label": number})
+            writer.write({"image": encoded(number, smallest=40, largest=90), "label": number})
     return path
 
 

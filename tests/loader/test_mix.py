@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import Mix, OptionError, SampleIndexError, StateError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.conftest import write_plain
 from tests.loader.taking import numbers
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
@@ -18,11 +19,11 @@ SIZES = {"a": 1000, "b": 77, "c": 5}
 
 
 @pytest.fixture(scope="module")
-def parts(writers, tmp_path_factory):
+def parts(tmp_path_factory):
     """Datasets whose samples hold their own numbers."""
     folder = tmp_path_factory.mktemp("parts")
     return {
-        name: gdsload.ShardDataset(writers[1](folder / name, size, shard_bytes=4096)) for name, size in SIZES.items()
+        name: gdsload.ShardDataset(write_plain(folder / name, size, shard_bytes=4096)) for name, size in SIZES.items()
     }
 
 
@@ -156,8 +157,8 @@ class TestParts:
             assert len(taken(loader)) == wanted == loader.dataset.samples
 
 
-def test_blocks_of_one_sample_are_refused_as_well(writers, tmp_path):
+def test_blocks_of_one_sample_are_refused_as_well(tmp_path):
     """They would be a full shuffle, but whether an argument is refused is no matter of the samples' size."""
-    large = writers[1](tmp_path / "large", 2, width=600_000)
+    large = write_plain(tmp_path / "large", 2, width=600_000)
     with pytest.raises(OptionError, match="a Mix cannot be shuffled in blocks"):
         gdsload.DataLoader(Mix([large], [1]), 1, "block", device="cpu")

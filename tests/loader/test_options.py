@@ -78,14 +78,6 @@ class TestSignature:
         assert unneeded.kind is inspect.Parameter.VAR_KEYWORD
         assert (parameters["memory"].default, parameters["cache"].default) == (None, "pagecache")
 
-    def test_each_default_may_be_passed(self, load, plain):
-        defaults = {
-            option.name: option.default
-            for option in inspect.signature(gdsload.DataLoader).parameters.values()
-            if option.kind is inspect.Parameter.KEYWORD_ONLY and option.name != "device"
-        }
-        assert len(list(load(plain, 100, **defaults))) == 10
-
     def test_the_documentation_names_each_once_in_order(self):
         text = gdsload.DataLoader.__doc__.partition("Args:")[2].partition("Raises:")[0]
         named = re.findall(r"^        (\**\w+): ", text, re.MULTILINE)

@@ -17,13 +17,9 @@ from gdsload import DataLoader, Field, OptionError, ShardDataset, ShardWriter
 from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.testing import fingerprint
+from tests.loader.taking import ORDERS
 
 SETTINGS = settings(derandomize=True, max_examples=20)
-ORDERS = [
-    {"shuffle": False},
-    {"shuffle": "full"},
-    {"shuffle": gdsload.BlockShuffle(block=4, window=12, lanes=2)},
-]
 SCALARS = {f"s{number:02}": Field("int32") for number in range(12)}
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
 # Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
 NURSERY = """
 import atexit, ctypes, gc, json, os, signal, sys, threading, time
@@ -113,14 +114,12 @@ QUIET_ENDS = {
 }
 
 
-@pytest.mark.slow
 def test_the_interpreter_ends_quietly_with_loaders_in_any_state(run):
     # torch takes 0.7 s to come down, so the four ways are shared out.
     found = run([(program, WAYS[number % 4], None) for number, program in enumerate(QUIET_ENDS.values())])
     assert {name: result for name, result in zip(QUIET_ENDS, found, strict=True) if result != [0, "", ""]} == {}
 
 
-@pytest.mark.slow
 def test_what_a_dropped_epoch_has_left_is_gone_before_the_interpreter_is_taken_down(run):
     """A thread that is still destroying batches then wants the interpreter lock inside of torch: the process aborts."""
     program = """
@@ -151,7 +150,6 @@ def test_what_a_dropped_epoch_has_left_is_gone_before_the_interpreter_is_taken_d
     assert [result for result in found if result not in ([0, "0 left", ""], [0, "1 left", ""])] == []
 
 
-@pytest.mark.slow
 def test_the_interpreter_ends_while_a_daemon_thread_iterates(run):
     """Python stops such a thread wherever it is. It may say that nothing can be read any more; it must not crash."""
     program = """
@@ -168,7 +166,6 @@ def test_the_interpreter_ends_while_a_daemon_thread_iterates(run):
         assert "Fatal" not in err
 
 
-@pytest.mark.slow
 def test_ctrl_c_at_any_moment_ends_the_program(run):
     program = """
         def own():
@@ -194,7 +191,6 @@ def test_ctrl_c_at_any_moment_ends_the_program(run):
         assert err == ""
 
 
-@pytest.mark.slow
 def test_ctrl_c_that_nobody_catches(run):
     program = "print('ready', flush=True)\nwhile True:\n    for batch in loader:\n        time.sleep(0.001)"
     for code, _, err in run([(program, WAYS[0], 0.02)]):
@@ -202,7 +198,6 @@ def test_ctrl_c_that_nobody_catches(run):
         assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.slow
 def test_reads_that_hang_for_good_do_not_keep_the_program(run):
     """Ctrl-C waits for none of them, and the end waits a little for all."""
     program = """
@@ -230,7 +225,6 @@ def test_reads_that_hang_for_good_do_not_keep_the_program(run):
     assert time.monotonic() - began < 12
 
 
-@pytest.mark.slow
 def test_a_fork_in_the_middle_leaves_both_processes_well(run):
     """The child may not use loader and iterators, but drop and close them; what it does to batches is its own."""
     program = """

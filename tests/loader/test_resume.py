@@ -11,6 +11,7 @@ from torch.utils.data import ConcatDataset, Subset
 import gdsload
 from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere, fingerprint
+from tests.loader.conftest import write_plain
 from tests.loader.taking import begin, check_refused, numbers
 
 
@@ -254,14 +255,14 @@ class TestRefused:
         check_refused(load(dataset), state, "dataset is not the one")
         load(Subset(dataset, list(range(10)))).load_state_dict(state)
 
-    def test_the_same_dataset_elsewhere_is_the_same(self, load, writers, tmp_path):
-        one, other = (load(writers[1](tmp_path / name, 100), 10, "full") for name in ("a", "b"))
+    def test_the_same_dataset_elsewhere_is_the_same(self, load, tmp_path):
+        one, other = (load(write_plain(tmp_path / name, 100), 10, "full") for name in ("a", "b"))
         rest = begin(one)
         other.load_state_dict(one.state_dict())
         assert list(map(fingerprint, other)) == list(map(fingerprint, rest))
 
-    def test_the_order_of_concatenated_datasets_counts(self, load, writers, tmp_path):
-        a, b = (gdsload.ShardDataset(writers[1](tmp_path / name, size)) for name, size in (("a", 10), ("b", 20)))
+    def test_the_order_of_concatenated_datasets_counts(self, load, tmp_path):
+        a, b = (gdsload.ShardDataset(write_plain(tmp_path / name, size)) for name, size in (("a", 10), ("b", 20)))
         state = load(ConcatDataset([a, b])).state_dict()
         load(ConcatDataset([a, b])).load_state_dict(state)
         check_refused(load(ConcatDataset([b, a])), state, "dataset is not the one")

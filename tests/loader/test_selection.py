@@ -13,6 +13,7 @@ import gdsload
 from gdsload import DatasetNotFoundError, FormatError, OptionError, ShardDataset, ShardWriter
 from gdsload.loader.selection import select
 from gdsload.order import Schedule, make_order
+from tests.loader.conftest import write_plain
 from tests.loader.taking import BLOCK, EXAMPLES, ORDERS, numbers
 from tests.order.quality import batch_ids
 
@@ -72,9 +73,9 @@ class TestRefused:
             load(tmp_path / "my pictures/train.bin")
 
 
-def test_shards_that_nobody_wants_are_not_touched(writers, tmp_path, load, order):
+def test_shards_that_nobody_wants_are_not_touched(tmp_path, load, order):
     """They may even be gone; and blocks come in the order of the whole dataset's shards, as states before say."""
-    dataset = ShardDataset(writers[1](tmp_path / "shards", 1000, shard_bytes=2048))
+    dataset = ShardDataset(write_plain(tmp_path / "shards", 1000, shard_bytes=2048))
     ends = np.cumsum(dataset.counts)
     assert len(ends) > 9
     wanted = [*range(int(ends[2]) + 3, int(ends[4])), *range(int(ends[7]), int(ends[8]) - 1)][::-1]

@@ -72,6 +72,26 @@ def taken(loader):
             errors.append(error)
 
 
+def check_bit(written, path, name, at, way, **options):
+    """Turn a bit of a field over, and check that a loader names it, and gives all batches but those that it spoils.
+
+    The shard is at `path`, the bit in its byte `at`; `way` has options of that loader alone.
+    """
+    right = list(load(written, verify="off", **options))
+    flip(path, at)
+    try:
+        with load(written, **options, **way) as loader:
+            batches, errors = taken(loader)
+    finally:
+        flip(path, at)
+    [problem] = {problem for error in errors for problem in error.problems}
+    assert (problem.file, problem.field) == (path, name)
+    assert problem.offset <= at < problem.offset + problem.nbytes <= problem.offset + BLOCK_BYTES
+    spoiled = set(range(*problem.samples))
+    assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & spoiled])
+    assert len(errors) + len(batches) == len(right)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     return write(tmp_path_factory.mktemp("written") / "shards")
@@ -94,18 +114,7 @@ def test_a_bit_that_turns_over_is_named_and_spoils_its_batches_alone(written, da
     name = data.draw(st.sampled_from(["x", "points"]))
     entry = header(path).header.tensors[name]
     at = data.draw(st.integers(entry.begin, entry.end - 1))
-    right = list(load(written, mmap=mmap, verify="off", **way))
-    flip(path, at, 5)
-    try:
-        batches, errors = taken(load(written, mmap=mmap, **way))
-    finally:
-        flip(path, at, 5)
-    [problem] = {problem for error in errors for problem in error.problems}
-    assert (problem.file, problem.field) == (path, name)
-    assert problem.offset <= at < problem.offset + problem.nbytes <= problem.offset + BLOCK_BYTES
-    spoiled = range(*problem.samples)
-    assert prints(batches) == prints([batch for batch in right if not set(batch["index"].tolist()) & set(spoiled)])
-    assert len(errors) + len(batches) == len(right)
+    check_bit(written, path, name, at, {}, mmap=mmap, **way)
 
 
 def test_skipping_leaves_out_those_batches_and_resumes_among_the_others(tmp_path, caplog):

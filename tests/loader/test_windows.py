@@ -113,9 +113,6 @@ def test_batches_are_those_of_numpy(tmp_path_factory, case):
 def test_what_they_are(steps):
     windows = Windows(steps, 5, 2, within="episode")
     assert repr(windows).endswith(f"length=5, stride=2, within='episode': {len(windows)} windows)")
-    episode = windows.dataset.column("episode")
-    assert all(len(set(episode[start : start + 5].tolist())) == 1 for start in windows.starts.tolist())
-    assert len(windows) == sum(max((n - 5) // 2 + 1, 0) for n in (1, 2, 7, 30, 4, 56, 100, 100))
     assert len(Windows(steps, SAMPLES)) == 1
     assert len(Windows(steps, SAMPLES + 1)) == 0
     assert windows[-1]["frame"].shape == (5, 3, 2)

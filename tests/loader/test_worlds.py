@@ -7,16 +7,12 @@ from itertools import islice
 import pytest
 import torch.distributed as dist
 
-import gdsload
 from gdsload import OptionError, StateError
 from tests.loader.taking import begin, numbers
 
 NO_GROUP = r"WORLD_SIZE is 4 in the environment, but torch\.distributed is not initialised.*init_process_group.*ranks="
 
 
-@pytest.mark.parametrize(
-    "order", [{}, {"shuffle": "full"}, {"shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=3)}]
-)
 def test_a_loader_made_before_the_group_is_that_of_one_made_after_it(load, plain, join, order, mmap):
     options, keys = {"with_index": True, "mmap": mmap, **order}, lambda _, generator: generator.initial_seed()
     before, asked = load(plain, 10, **options), load(plain, 10, **options)

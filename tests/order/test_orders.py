@@ -16,7 +16,7 @@ from gdsload.order import (
     make_order,
 )
 from gdsload.order import blocks as blocks_module
-from tests.order.made import block_order
+from tests.order.made import block_order, block_orders
 from tests.order.quality import batch_ids
 
 RUN_LENGTHS = st.lists(st.integers(0, 80), max_size=6)
@@ -141,14 +141,10 @@ def test_a_lane_of_one_window_is_not_cut():
 
 
 @settings(derandomize=True)
-@given(
-    RUN_LENGTHS.filter(any), st.integers(1, 30), st.integers(1, 90), st.integers(1, 6), st.integers(0, 2**64 - 1),
-    st.data(),
-)  # fmt: skip
-def test_ids_of_a_window_in_rising_order(run_lengths, block, window, lanes, key, data):
+@given(block_orders(RUN_LENGTHS.filter(any)), st.data())
+def test_ids_of_a_window_in_rising_order(order, data):
     """All of them, as runs too, or those at some of its positions; they are the same ids as one by one."""
-    order = block_order(run_lengths, block, window, lanes, key)
-    filled = [number for number in range(lanes) if order.lane_length(number)]
+    filled = [number for number in range(order.lanes) if order.lane_length(number)]
     number = data.draw(st.sampled_from(filled))
     start, stop = order.window_at(number, data.draw(st.integers(0, order.lane_length(number) - 1)))
     cuts = sorted(data.draw(st.sets(st.integers(start, stop), min_size=2, max_size=6) if stop - start > 1 else

@@ -33,12 +33,8 @@ ALL = [
     CenterCrop("x", 2),
     ChannelsLast("x"),
 ]
-
-
 SEEDS = st.integers(0, 2**64 - 1)
 shapes = st.tuples(*[st.integers(low, high) for low, high in ((0, 5), (1, 3), (1, 7), (1, 7))])
-
-
 WIDE = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu]
 
 

@@ -9,10 +9,7 @@ from itertools import islice
 
 import pytest
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from gdsload import Memory
 from tests.loader.samplers.test_samplers import ALL, RESUMABLE, numbers
