@@ -153,7 +153,7 @@ class ShardWriter:
                     file=self._place.path,
                     remedy="Give a schema to write an empty dataset.",
                 )
-            self._place.write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
+            self._place.write_index(Index(stored, tuple(self._entries), self._metadata))
         except BaseException:
             self.abort()
             raise
@@ -240,7 +240,7 @@ class ShardWriter:
         stored = cast("StoredSchema", self._stored)  # there are samples, so there is one
         owners = _shared_offsets(stored, self._columns)
         rows = {name: self._columns[name].rows for name, field in stored.columns.items() if field.ragged}
-        layout = ShardLayout(stored.schema, self._pending, rows, owners, stored.packed)
+        layout = ShardLayout(stored, self._pending, rows, owners)
         tensors = {OFFSETS_PREFIX + owner: self._columns[owner].offsets() for owner in dict.fromkeys(owners.values())}
         tensors.update({name: self._columns[name].bytes() for name in stored.columns})
         name = shard_name(len(self._entries))

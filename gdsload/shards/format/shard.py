@@ -184,11 +184,11 @@ class _Reading:
         except SchemaError as error:
             self.add(f"{META_SCHEMA}: {error}")
             return None, {}
-        packed, wrong = read_packed(schema, tree, (version,))
+        stored, wrong = read_packed(schema, tree, (version,))
         for message in wrong:
             self.add(f"{META_SCHEMA}: {message}")
         groups = self._groups(schema, tree["offsets"])
-        return (None, {}) if wrong or groups is None else (StoredSchema(schema, packed), groups)
+        return (None, {}) if wrong or groups is None else (stored, groups)
 
     def _groups(self, schema: Schema, groups: Any) -> dict[str, str] | None:
         """For each ragged field the field whose offsets it uses; None if `groups` is no such mapping."""

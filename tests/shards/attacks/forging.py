@@ -18,6 +18,7 @@ from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout, align_up
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import Shard, read_shard
+from gdsload.shards.format.stored import StoredSchema
 
 FILE, SHA = "hostile", "0123456789abcdef" * 4
 Change = Callable[[dict], object]
@@ -101,12 +102,13 @@ PACKED_FIELDS = Schema(
         "text": "str",
     }
 )
-PACKED_COLUMNS = (("c", "a"), ("b",))
-PACKED_LAYOUT = ShardLayout(PACKED_FIELDS, 5, {"r": 7, "text": 30}, {"r": "r", "text": "text"}, PACKED_COLUMNS)
-PACKED_INDEX = Index(PACKED_FIELDS, (IndexEntry("0.safetensors", 5, 8192, SHA),), PACKED_COLUMNS)
+SHARDS = (IndexEntry("0.safetensors", 5, 8192, SHA),)
+PACKED_STORED = StoredSchema(PACKED_FIELDS, (("c", "a"), ("b",)))
+PACKED_LAYOUT = ShardLayout(PACKED_STORED, 5, {"r": 7, "text": 30}, {"r": "r", "text": "text"})
+PACKED_INDEX = Index(PACKED_STORED, SHARDS)
 IMAGES = Schema({"i": Field("image", codecs=["jpeg", "png"]), "a": Field("int32"), "b": Field("bool")})
-IMAGE_LAYOUT = ShardLayout(IMAGES, 5, {"i": 70}, {"i": "i"}, (("a", "b"),))
-IMAGE_INDEX = Index(IMAGES, (IndexEntry("0.safetensors", 5, 8192, SHA),), (("a", "b"),))
+IMAGE_LAYOUT = ShardLayout(StoredSchema(IMAGES, (("a", "b"),)), 5, {"i": 70}, {"i": "i"})
+IMAGE_INDEX = Index(IMAGE_LAYOUT.stored, SHARDS)
 
 
 def packed(value: object) -> Change:

@@ -13,6 +13,7 @@ from gdsload.errors import FormatError
 from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import MAX_METADATA_BYTES
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.attacks.forging import (
     FILE,
     IMAGE_FIELDS,
@@ -27,7 +28,7 @@ from tests.shards.attacks.forging import (
 from tests.shards.format.shard_files import deep
 
 INDEX = Index(
-    Schema({"x": Field("float32", (3,))}),
+    StoredSchema(Schema({"x": Field("float32", (3,))})),
     (IndexEntry("0.safetensors", 7, 8192, SHA), IndexEntry("1.safetensors", 5, 8192, SHA)),
 )
 
@@ -240,9 +241,8 @@ def test_odd_names_are_plain_files(name):
 # --- metadata ---
 
 DESCRIBED = Index(
-    Schema({"x": Field("int32")}),
+    StoredSchema(Schema({"x": Field("int32")})),
     (IndexEntry("0.safetensors", 5, 8192, SHA),),
-    (),
     {"classes": {"x": ["cat", "dog"]}, "n": [1, 2.5, None, True]},
 )
 
@@ -293,7 +293,7 @@ def test_hostile_metadata_are_refused(number):
     "found", [{"a": deep(30)}, {"a": "x" * (MAX_METADATA_BYTES - 8)}, {"a": [2**64 - 1, -(2**63)]}]
 )
 def test_metadata_at_the_limits_are_read(found):
-    index = Index(DESCRIBED.schema, DESCRIBED.shards, (), found)
+    index = Index(DESCRIBED.stored, DESCRIBED.shards, found)
     assert parse_index(index.to_bytes(), FILE).metadata == found
 
 

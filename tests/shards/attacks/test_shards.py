@@ -402,7 +402,7 @@ def test_other_metadata_are_ignored():
         "license": "CC0-1.0",
         "gdsload.note": "from a later writer of version 1",
     }
-    assert LAYOUT.schema == read(tree).schema
+    assert LAYOUT.stored == read(tree).stored
 
 
 def test_unknown_version_is_the_only_problem():

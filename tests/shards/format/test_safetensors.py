@@ -15,6 +15,7 @@ import gdsload
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import is_gdsload
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.format.shard_files import file_of, shard_of
 
 
@@ -35,7 +36,7 @@ def test_plain_file_is_read_as_a_shard(tmp_path, wide):
 
 def test_safetensors_opens_a_shard(tmp_path):
     schema = Schema({"x": Field("float32", (2, 2)), "nothing": Field("int64", (0,)), "text": Field("str")})
-    layout = ShardLayout(schema, 3, {"text": 5}, {"text": "text"})
+    layout = ShardLayout(StoredSchema(schema), 3, {"text": 5}, {"text": "text"})
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     offsets = np.array([0, 2, 2, 5])
     payloads = {"x": x.tobytes(), "nothing": b"", "gdsload:offsets:text": offsets.tobytes(), "text": b"hallo"}
