@@ -14,14 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
-from gdsload.errors import (
-    DatasetNotFoundError,
-    FormatError,
-    GdsloadError,
-    Problem,
-    ReadError,
-    UnfinishedDatasetError,
-)
+from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, Problem, ReadError, UnfinishedDatasetError
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema

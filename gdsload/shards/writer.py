@@ -186,11 +186,8 @@ class ShardWriter:
         if self._state != "open":
             raise WriteError(f"the writer is {self._state}", file=self._place.path, remedy="Make a new one.")
         if self._place.owner != os.getpid():
-            raise WriteError(
-                "the writer belongs to another process",
-                file=self._place.path,
-                remedy="Write where it was made.",
-            )
+            what, remedy = "the writer belongs to another process", "Write where it was made."
+            raise WriteError(what, file=self._place.path, remedy=remedy)
 
     def _append(self, stored: StoredSchema, fields: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""

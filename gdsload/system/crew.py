@@ -82,11 +82,7 @@ class Crew:
         return hasattr(self._here, "process")
 
     def submit(
-        self,
-        function: Call,
-        arguments: tuple[Any, ...],
-        ended: Callable[[Outcome], None],
-        noted: Noted | None = None,
+        self, function: Call, arguments: tuple[Any, ...], ended: Callable[[Outcome], None], noted: Noted | None = None
     ) -> None:
         """Have a function called with some arguments in a thread or process.
 

@@ -64,11 +64,6 @@ class Shard:
     digests: dict[str, str]
     header: Header
 
-    @property
-    def schema(self) -> Schema:
-        """Its fields."""
-        return self.stored.schema
-
 
 def is_gdsload(header: Header) -> bool:
     """Return whether gdsload wrote the file that `header` belongs to."""

@@ -27,8 +27,8 @@ def test_plain_file_is_read_as_a_shard(tmp_path, wide):
     safetensors.numpy.save_file({name: np.zeros((3, 2), kind) for name, kind in kinds.items()}, path)
     shard = shard_of(path.read_bytes())
     assert not is_gdsload(shard.header)
-    assert ["a", "b"] == list(shard.schema) == list(shard.columns)
-    assert Schema({name: Field(kinds[name], (2,)) for name in "ab"}) == shard.schema
+    assert ["a", "b"] == list(shard.stored.schema) == list(shard.columns)
+    assert Schema({name: Field(kinds[name], (2,)) for name in "ab"}) == shard.stored.schema
     assert {name: column.begin for name, column in shard.columns.items()} == {
         name: shard.header.tensors[name].begin for name in "ab"
     }
