@@ -250,13 +250,7 @@ def test_fork_of_a_writer_does_no_harm(tmp_path, forked):
 
 
 def test_other_hidden_folders_are_left_alone(tmp_path):
-    names = [
-        ".d.gdsload-mine",
-        ".d.gdsload-0123456789ab",
-        ".d.gdsload-",
-        ".e.gdsload-0123456789ab",
-        "d.gdsload-x",
-    ]
+    names = [".d.gdsload-mine", ".d.gdsload-0123456789ab", ".d.gdsload-", ".e.gdsload-0123456789ab", "d.gdsload-x"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()

@@ -22,11 +22,7 @@ def raw_file(path, tensors, *, shift):
     tree, position = {}, 0
     for name, array in tensors.items():
         code = {"f4": "F32", "u1": "U8", "i8": "I64"}[array.dtype.str[1:]]
-        tree[name] = {
-            "dtype": code,
-            "shape": list(array.shape),
-            "data_offsets": [position, position + array.nbytes],
-        }
+        tree[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [position, position + array.nbytes]}
         position += array.nbytes
     header = json.dumps(tree).encode() + b" " * shift
     path.write_bytes(

@@ -25,10 +25,7 @@ def lock_of(place):
 def test_folder_is_hidden_and_locked(tmp_path):
     place = Publication(str(tmp_path / "d"), overwrite=False)
     assert re.fullmatch(r"\.d\.gdsload-[0-9a-f]{12}", os.path.basename(place.folder))
-    with (
-        open(place.folder + ".lock", "rb") as lock,
-        pytest.raises(BlockingIOError, match="temporarily unavailable"),
-    ):
+    with open(place.folder + ".lock", "rb") as lock, pytest.raises(BlockingIOError, match="temporarily unavailable"):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     place.abandon()
     assert os.listdir(tmp_path) == []

@@ -14,15 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import (
-    Field,
-    OptionError,
-    Schema,
-    SchemaError,
-    ShardDataset,
-    ShardWriter,
-    WriteError,
-)
+from gdsload import Field, OptionError, Schema, SchemaError, ShardDataset, ShardWriter, WriteError
 from gdsload.shards import writer as writer_module
 
 # --- schemas from the first sample or batch ---
@@ -132,13 +124,7 @@ def test_nested_tensor_whose_second_dimension_varies(tmp_path):
 
 # --- refusals ---
 
-FIELDS = {
-    "x": Field("float32", (2,)),
-    "n": Field("uint8"),
-    "r": Field("int16", (None, 2)),
-    "s": "str",
-    "b": "bytes",
-}
+FIELDS = {"x": Field("float32", (2,)), "n": Field("uint8"), "r": Field("int16", (None, 2)), "s": "str", "b": "bytes"}
 ROWS = np.ones((3, 2), np.int16)
 GOOD = {"x": [1.0, 2.0], "n": 7, "r": ROWS, "s": "ok", "b": b"ok"}
 BAD = [

@@ -74,11 +74,7 @@ def test_limits_of_control_groups(tmp_path, group, files, limit):
     assert memory_room(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
 
 
-V2_FILES = {
-    "memory.max": "1000",
-    "memory.current": "700",
-    "memory.stat": "active_file 100\nfile 9\ninactive_file 200",
-}
+V2_FILES = {"memory.max": "1000", "memory.current": "700", "memory.stat": "active_file 100\nfile 9\ninactive_file 200"}
 V1_FILES = {
     "memory.limit_in_bytes": "1000",
     "memory.usage_in_bytes": "700",

@@ -373,11 +373,7 @@ def test_every_field_is_checked():
         ({"x": ("U8", [], 1)}, "a tensor without dimensions has no samples", "x"),
         ({"": ("U8", [4], 4)}, "at least one character", ""),
         ({"gdsload:offsets:x": ("I64", [4], 32)}, "is reserved", "gdsload:offsets:x"),
-        (
-            {"a": ("U8", [4], 4), "b": ("U8", [2, 2], 4)},
-            r"differ in their first dimension.*'a': 4, 'b': 2",
-            None,
-        ),
+        ({"a": ("U8", [4], 4), "b": ("U8", [2, 2], 4)}, r"differ in their first dimension.*'a': 4, 'b': 2", None),
         ({"a" * 10**6: ("U8", [4], 4), "b": ("U8", [2, 2], 4)}, "differ in their first dimension", None),
     ],
     ids=["S150", "S151", "S152", "S155", "S156", "S157"],
@@ -397,20 +393,13 @@ def test_hostile_plain_file_is_refused(tensors, says, field):
 
 def test_other_metadata_are_ignored():
     tree = good_tree()
-    tree["__metadata__"] |= {
-        "format": "pt",
-        "license": "CC0-1.0",
-        "gdsload.note": "from a later writer of version 1",
-    }
+    tree["__metadata__"] |= {"format": "pt", "license": "CC0-1.0", "gdsload.note": "from a later writer of version 1"}
     assert LAYOUT.stored == read(tree).stored
 
 
 def test_unknown_version_is_the_only_problem():
     """Whatever else it holds may mean something else in that version."""
-    tree = {
-        "__metadata__": {VERSION: "10", SAMPLES: "?"},
-        "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-    }
+    tree = {"__metadata__": {VERSION: "10", SAMPLES: "?"}, "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}
     with pytest.raises(FormatError, match="gdsload.version is '10'; this gdsload reads versions 1, 2, 3") as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1
