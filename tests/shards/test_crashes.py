@@ -115,11 +115,14 @@ def look_on(path, stop):
 def overwrite_while(tmp_path, forked, times):
     write_small(tmp_path / "d")
     child = forked(lambda: look_on(tmp_path / "d", tmp_path / "stop"), wait=False)
-    for mark in range(1, times):
-        # Other lengths, other counts, other numbers of shards under the same names.
-        write_small(tmp_path / "d", mark=mark, overwrite=True, shard_bytes=(200, 400, 10_000)[mark % 3])
-    (tmp_path / "stop").touch()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        for mark in range(1, times):
+            # Other lengths, other counts, other numbers of shards under the same names.
+            write_small(tmp_path / "d", mark=mark, overwrite=True, shard_bytes=(200, 400, 10_000)[mark % 3])
+    finally:
+        (tmp_path / "stop").touch()
+        ended = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(ended)
 
 
 def test_reader_sees_the_old_or_the_new(tmp_path, forked):
