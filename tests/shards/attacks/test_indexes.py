@@ -100,9 +100,7 @@ HEAD = {
     "I084": Attack("a huge total", top(samples=10**4000), "samples, but its shards hold 12"),
     "I085": Attack("no schema", without("schema"), "schema: a schema is a JSON object, not NoneType"),
     "I086": Attack("an empty schema", top(schema={}), "schema: a schema needs at least one field"),
-    "I088": Attack(
-        "a dtype nobody knows", top(schema={"x": {"dtype": "object", "shape": []}}), "schema: field 'x': element type"
-    ),
+    "I088": Attack("an unknown dtype", top(schema={"x": {"dtype": "object", "shape": []}}), "field 'x': element type"),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
     "I097": Attack(
@@ -116,11 +114,7 @@ PACKED_INDEXES = {
     "P080": Attack("version 1", lambda tree: tree.update(version=1), r"it has the unknown keys \['packed'\]"),
     "P081": Attack("no packed columns", lambda tree: tree.pop("packed"), "packed is None, no list"),
     "P082": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
-    "P083": Attack(
-        "rows of 2^63 bytes",
-        lambda tree: tree["schema"]["a"].update(shape=[2**61 - 5]),
-        "a row has more bytes than 64-bit offsets can address",
-    ),
+    "P083": Attack("2^63 bytes", lambda tree: tree["schema"]["a"].update(shape=[2**61 - 5]), "a row has more bytes"),
 }
 
 
@@ -154,20 +148,10 @@ RAW = {
     "I116": ("bytes that are no UTF-8", b'{"\xff":1}', "no valid UTF-8", 2),
     "I117": ("a byte order mark", b"\xef\xbb\xbf" + GOOD, "no valid JSON", 0),
     "I119": ("a second index after the first", GOOD + GOOD, "no valid JSON: Extra data", len(GOOD)),
-    "I120": (
-        "a word that JSON has not, behind letters of several bytes",
-        '{"é€": nonsense}'.encode(),
-        "no valid JSON",
-        10,
-    ),
+    "I120": ("no word of JSON, after letters of several bytes", '{"é€": nonsense}'.encode(), "no valid JSON", 10),
     "I121": ("overflowing the stack", b'{"a":' * 10**5, "no valid JSON", 0),
     "I123": ("a number that int() refuses", GOOD.replace(b": 12,", b": " + b"1" * 5000 + b","), "no valid JSON", 0),
-    "I124": (
-        "two totals",
-        GOOD.replace(b'"samples": 12', b'"samples": 13, "samples": 12'),
-        "key 'samples' occurs twice",
-        0,
-    ),
+    "I124": ("two totals", GOOD.replace(b'"samples": 12', b'"samples": 1, "samples": 12'), "'samples' occurs twice", 0),
 }
 
 
