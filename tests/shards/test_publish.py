@@ -119,10 +119,9 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
     dataset(tmp_path / "d", 1)
     if moment == "before":
         make(tmp_path / "d")
+    match = r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"
     with (
-        pytest.raises(
-            DatasetExistsError, match=r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"
-        ),
+        pytest.raises(DatasetExistsError, match=match),
         gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
     ):
         writer.write({"n": 2})

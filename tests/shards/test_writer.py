@@ -236,10 +236,8 @@ def test_the_remedy_for_samples_of_several_lengths_works(tmp_path, shape, other)
 
 
 def test_samples_of_several_widths_have_no_remedy(tmp_path):
-    with (
-        pytest.raises(SchemaError, match=r"shape \[3, 4\], but \[3, 2\] was expected$"),
-        ShardWriter(tmp_path / "d") as writer,
-    ):
+    match = r"shape \[3, 4\], but \[3, 2\] was expected$"
+    with pytest.raises(SchemaError, match=match), ShardWriter(tmp_path / "d") as writer:
         writer.write({"t": np.zeros((3, 2))})
         writer.write({"t": np.zeros((3, 4))})
 

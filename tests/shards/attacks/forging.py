@@ -19,8 +19,9 @@ from gdsload.shards.format.layout import ShardLayout, align_up
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import Shard, read_shard
 from gdsload.shards.format.stored import StoredSchema
+from tests.shards.format.shard_files import SHA
 
-FILE, SHA = "hostile", "0123456789abcdef" * 4
+FILE = "hostile"
 Change = Callable[[dict], object]
 
 
@@ -91,17 +92,10 @@ def forged(tree: dict, key: str = "sha256") -> bytes:
 
 
 # Version 2, of packed columns, and version 3, of images.
-PACKED_FIELDS = Schema(
-    {
-        "a": Field("int32"),
-        "b": Field("bool"),
-        "c": Field("float64", (2,)),
-        "wide": Field("uint8", (100,)),
-        "none": Field("int8", (0,)),
-        "r": Field("int8", (None,)),
-        "text": "str",
-    }
-)
+PACKED_FIELDS = Schema({
+    "a": Field("int32"), "b": Field("bool"), "c": Field("float64", (2,)), "wide": Field("uint8", (100,)),
+    "none": Field("int8", (0,)), "r": Field("int8", (None,)), "text": "str",
+})  # fmt: skip
 SHARDS = (IndexEntry("0.safetensors", 5, 8192, SHA),)
 PACKED_STORED = StoredSchema(PACKED_FIELDS, (("c", "a"), ("b",)))
 PACKED_LAYOUT = ShardLayout(PACKED_STORED, 5, {"r": 7, "text": 30}, {"r": "r", "text": "text"})

@@ -300,13 +300,10 @@ def test_unaligned_file_is_refused():
 
 def test_every_problem_is_reported_at_once():
     tree = good_tree()
-    for change in (
-        digests(x="", y=DIGEST),
-        text_of(SAMPLES, "six"),
-        renamed("gdsload:pad:0", "stranger"),
-        tensor("gdsload:pad:1", dtype="BOOL"),
-    ):
-        change(tree)
+    digests(x="", y=DIGEST)(tree)
+    text_of(SAMPLES, "six")(tree)
+    renamed("gdsload:pad:0", "stranger")(tree)
+    tensor("gdsload:pad:1", dtype="BOOL")(tree)
     with pytest.raises(FormatError, match="samples is 'six'") as caught:
         read(tree)
     # The stranger is out of place and has no digests.
@@ -316,11 +313,8 @@ def test_every_problem_is_reported_at_once():
 
 def test_every_field_is_checked():
     tree = good_tree()
-    for change in (
-        fields(x={"dtype": "int32", "shape": [3]}, mask={"dtype": "int8", "shape": [None]}),
-        renamed("name", "title"),
-    ):
-        change(tree)
+    fields(x={"dtype": "int32", "shape": [3]}, mask={"dtype": "int8", "shape": [None]})(tree)
+    renamed("name", "title")(tree)
     tensor(TOKENS, dtype="U64")(tree)
     with pytest.raises(FormatError, match="the schema says I32") as caught:
         read(tree)
@@ -381,6 +375,5 @@ def test_every_problem_of_packed_columns_is_reported_at_once():
         "gdsload.schema: packed[2]: the field 'none' has no bytes",
         "gdsload.schema names offsets for {}",
     ]
-    assert [problem.message[: len(start)] for problem, start in zip(caught.value.problems, starts, strict=True)] == (
-        starts
-    )
+    for problem, start in zip(caught.value.problems, starts, strict=True):
+        assert problem.message.startswith(start)
