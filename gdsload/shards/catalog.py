@@ -108,9 +108,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
             remedy=_datasets_in(path, "")
             or (_to_convert(given) if names else "Pass the folder that ShardWriter wrote."),
         )
-    return _from_files(
-        path, [os.path.join(path, name) for name in sorted(files, key=natural)], alone=False, whole=whole
-    )
+    paths = [os.path.join(path, name) for name in sorted(files, key=natural)]
+    return _from_files(path, paths, alone=False, whole=whole)
 
 
 @contextmanager

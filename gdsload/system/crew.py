@@ -198,9 +198,8 @@ class _Process:
         prepared["authkey"] = bytes(prepared["authkey"])  # tensors travel by descriptors, which this key guards
         ours, theirs = multiprocessing.Pipe()
         with theirs:
-            self._process = self._start(
-                module_command("gdsload.system.crew_process", str(theirs.fileno())), theirs.fileno()
-            )
+            fd = theirs.fileno()
+            self._process = self._start(module_command("gdsload.system.crew_process", str(fd)), fd)
         self._connection = ours
         ours.send((self._for, prepared))
         return ours

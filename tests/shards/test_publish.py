@@ -120,11 +120,8 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
     if moment == "before":
         make(tmp_path / "d")
     match = r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"
-    with (
-        pytest.raises(DatasetExistsError, match=match),
-        gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
-    ):
-        writer.write({"n": 2})
+    with pytest.raises(DatasetExistsError, match=match), gdsload.ShardWriter(tmp_path / "d", overwrite=True) as out:
+        out.write({"n": 2})
         if moment == "meanwhile":
             make(tmp_path / "d")
     assert len(os.listdir(tmp_path / "d")) in (3, 9)
