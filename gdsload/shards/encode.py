@@ -295,10 +295,8 @@ def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
         )
     parts = [_sample_field(name, field, item) for item in value]
     empty = np.zeros((0, field.row_bytes), np.uint8)
-    return EncodedField(
-        np.concatenate([empty, *(part.data for part in parts)]),
-        np.array([len(part.data) for part in parts], np.int64),
-    )
+    lengths = np.array([len(part.data) for part in parts], np.int64)
+    return EncodedField(np.concatenate([empty, *(part.data for part in parts)]), lengths)
 
 
 def _is_packed(nested: Any) -> bool:

@@ -147,11 +147,8 @@ class ShardWriter:
                 self._write_shard()
             stored = self._stored
             if stored is None:
-                raise WriteError(
-                    "the dataset has neither samples nor a schema",
-                    file=self._place.path,
-                    remedy="Give a schema to write an empty dataset.",
-                )
+                remedy = "Give a schema to write an empty dataset."
+                raise WriteError("the dataset has neither samples nor a schema", file=self._place.path, remedy=remedy)
             self._place.write_index(Index(stored, tuple(self._entries), self._metadata))
         except BaseException:
             self.abort()

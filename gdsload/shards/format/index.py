@@ -107,12 +107,8 @@ def parse_index(raw: bytes, file: str) -> Index:
     index = found.index(raw)
     if index is not None and not found.problems:
         return index
-    raise FormatError(
-        "no valid index of a dataset",
-        problems=found.problems,
-        file=file,
-        remedy="Write the dataset again, or open its shard files one by one.",
-    )
+    remedy = "Write the dataset again, or open its shard files one by one."
+    raise FormatError("no valid index of a dataset", problems=found.problems, file=file, remedy=remedy)
 
 
 class _Reading:
