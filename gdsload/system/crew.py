@@ -244,10 +244,8 @@ def pickled(value: object, work: Work) -> bytes:
     try:
         pickler.dump(value)
     except Exception as error:
-        raise OptionError(
-            f"{work.what} cannot be sent to a worker process: {type(error).__name__}: {error}",
-            remedy=f"Define it in a module, or pass {work.alone}.",
-        ) from error
+        what = f"{work.what} cannot be sent to a worker process: {type(error).__name__}: {error}"
+        raise OptionError(what, remedy=f"Define it in a module, or pass {work.alone}.") from error
     if pickler.needs_script and not _script_is_a_file():
         raise OptionError(
             f"{work.what} is defined in a notebook, at a prompt or in a script from standard input, which a worker "
