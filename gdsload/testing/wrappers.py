@@ -184,6 +184,7 @@ class RecordingBackend(_Wrapper):
         self._lock = threading.Lock()
 
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
+        """Like that of the inner backend."""
         with self._lock:
             self.brought.append(wanted)
         landing = self.inner.read(wanted, to)
@@ -204,11 +205,13 @@ class RecordingBackend(_Wrapper):
         return replace(landing, release=release)
 
     def check(self, files: NDArray[np.int64]) -> None:
+        """Like that of the inner backend."""
         with self._lock:
             self.checked.append(files.tolist())
         self.inner.check(files)
 
     def close(self) -> None:
+        """Like that of the inner backend."""
         with self._lock:
             self.closed += 1
         self.inner.close()
