@@ -259,9 +259,5 @@ class _Reading:
 
 def _is_padding(entry: TensorEntry) -> bool:
     # Shorter than a page: no checksum covers padding, so it must not carry much.
-    return (
-        entry.name.startswith(PADDING_PREFIX)
-        and entry.dtype.code == "U8"
-        and len(entry.shape) == 1
-        and entry.shape[0] < ALIGNMENT
-    )
+    short = entry.dtype.code == "U8" and len(entry.shape) == 1 and entry.shape[0] < ALIGNMENT
+    return short and entry.name.startswith(PADDING_PREFIX)
