@@ -53,7 +53,7 @@ def publish(
                     source = os.path.realpath(os.path.join(folder, entry.file), strict=True)  # no name for a link
                     _link(source, place.place(name, _turn(source, spread_over, len(entries))))
                     entries.append(IndexEntry(name, entry.samples, entry.bytes, entry.sha256))
-            place.write_index(Index(stored.schema, tuple(entries), stored.packed, metadata or {}))
+            place.write_index(Index(stored, tuple(entries), metadata or {}))
     except BaseException:
         place.abandon()
         raise

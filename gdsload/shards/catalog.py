@@ -14,14 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
-from gdsload.errors import (
-    DatasetNotFoundError,
-    FormatError,
-    GdsloadError,
-    Problem,
-    ReadError,
-    UnfinishedDatasetError,
-)
+from gdsload.errors import DatasetNotFoundError, FormatError, GdsloadError, Problem, ReadError, UnfinishedDatasetError
 from gdsload.shards.format.index import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from gdsload.shards.format.metadata import Metadata
 from gdsload.shards.format.schema import Schema
@@ -115,9 +108,8 @@ def open_catalog(path: str, *, whole: bool = True) -> Catalog:
             remedy=_datasets_in(path, "")
             or (_to_convert(given) if names else "Pass the folder that ShardWriter wrote."),
         )
-    return _from_files(
-        path, [os.path.join(path, name) for name in sorted(files, key=natural)], alone=False, whole=whole
-    )
+    paths = [os.path.join(path, name) for name in sorted(files, key=natural)]
+    return _from_files(path, paths, alone=False, whole=whole)
 
 
 @contextmanager

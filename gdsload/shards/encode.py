@@ -159,10 +159,8 @@ def _packed_rows(stored: StoredSchema, column: str, fields: Mapping[str, Encoded
 
 def _check_mapping(values: object) -> None:
     if not isinstance(values, Mapping):
-        raise SchemaError(
-            f"it is {type(values).__name__}, but a mapping from field names to values was expected",
-            remedy='Name what is in it: {"image": image, "label": label}.',
-        )
+        what = f"it is {type(values).__name__}, but a mapping from field names to values was expected"
+        raise SchemaError(what, remedy='Name what is in it: {"image": image, "label": label}.')
 
 
 def _check_names(schema: Schema, values: Mapping[str, object]) -> None:
@@ -171,10 +169,8 @@ def _check_names(schema: Schema, values: Mapping[str, object]) -> None:
     extra = [name for name in values if name not in schema]
     if missing or extra:
         came = ", ".join(map(repr, values))
-        raise SchemaError(
-            f"the fields are {came or 'none'}, but {', '.join(map(repr, schema))} were expected",
-            remedy="Every sample has the fields of the first one, or of the schema that was given.",
-        )
+        what = f"the fields are {came or 'none'}, but {', '.join(map(repr, schema))} were expected"
+        raise SchemaError(what, remedy="Every sample has the fields of the first one, or of the schema that was given.")
 
 
 def _sample_field(name: str, field: Field, value: object) -> EncodedField:
@@ -295,10 +291,8 @@ def _ragged_batch(name: str, field: Field, value: Any) -> EncodedField:
         )
     parts = [_sample_field(name, field, item) for item in value]
     empty = np.zeros((0, field.row_bytes), np.uint8)
-    return EncodedField(
-        np.concatenate([empty, *(part.data for part in parts)]),
-        np.array([len(part.data) for part in parts], np.int64),
-    )
+    lengths = np.array([len(part.data) for part in parts], np.int64)
+    return EncodedField(np.concatenate([empty, *(part.data for part in parts)]), lengths)
 
 
 def _is_packed(nested: Any) -> bool:

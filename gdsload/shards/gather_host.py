@@ -98,9 +98,7 @@ def gather_pieces(
     if not row_bytes or not len(filled):
         return
     addresses, nbytes = addresses[filled], lengths[filled] * row_bytes
-    joined = np.ones(len(addresses), bool)
-    joined[1:] = addresses[1:] != addresses[:-1] + nbytes[:-1]
-    first = np.flatnonzero(joined)
+    first = run_starts(addresses, nbytes[:-1])
     addresses, nbytes = addresses[first], np.add.reduceat(nbytes, first)
     # Long ones by themselves: the best copy of those between them does not depend on them.
     low = 0
@@ -162,10 +160,10 @@ def _libraries() -> list[Any]:
     return found
 
 
-def run_starts(addresses: IntArray, row_bytes: int) -> IntArray:
-    """Indices of the rows that do not directly follow the row before them."""
+def run_starts(addresses: IntArray, nbytes: int | IntArray) -> IntArray:
+    """Indices of rows that do not directly follow the one before; `nbytes`: of every row, or of each but the last."""
     joined = np.ones(len(addresses), bool)
-    np.not_equal(addresses[1:], addresses[:-1] + row_bytes, out=joined[1:])
+    np.not_equal(addresses[1:], addresses[:-1] + nbytes, out=joined[1:])
     return np.flatnonzero(joined)
 
 

@@ -167,8 +167,5 @@ class Watch:
 def gone(path: str) -> FileChangedError:
     """The error for a file that is not there any more."""
     lost = f", or the drive of {os.path.realpath(path)}, where it is, is not mounted any more"
-    return FileChangedError(
-        f"the shard was removed while the dataset was in use{lost if os.path.islink(path) else ''}",
-        file=path,
-        remedy="Restore it, and open the dataset again.",
-    )
+    what = f"the shard was removed while the dataset was in use{lost if os.path.islink(path) else ''}"
+    return FileChangedError(what, file=path, remedy="Restore it, and open the dataset again.")

@@ -16,13 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gdsload.errors import (
-    DatasetNotFoundError,
-    FileChangedError,
-    LoaderClosedError,
-    ReadError,
-    ShortReadError,
-)
+from gdsload.errors import DatasetNotFoundError, FileChangedError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards.drive_order import DriveOrder, file_system_of
 from gdsload.shards.guard import Guard
 from gdsload.shards.handles import HandleTable, Lent

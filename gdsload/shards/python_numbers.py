@@ -33,11 +33,8 @@ def python_numbers(value: object, field: str) -> NDArray[Any]:
     if array.dtype.kind in "fc" and (listed or table) and (np.abs(array) >= _EXACT).any():
         if listed:
             return _with_large_ones(value, array, field)
-        raise SchemaError(
-            "it is a table, and the whole numbers of one column may be rounded to the floats of another",
-            field=field,
-            remedy="Make a field of each column.",
-        )
+        what = "it is a table, and the whole numbers of one column may be rounded to the floats of another"
+        raise SchemaError(what, field=field, remedy="Make a field of each column.")
     return array
 
 
@@ -75,11 +72,8 @@ def _check_missing(value: object, field: str) -> None:
     check_masks(value, field)
     is_column = hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
     if is_column and "int" in repr(getattr(value, "dtype", getattr(value, "type", ""))).lower():
-        raise SchemaError(
-            "a whole number is missing, and NumPy makes floats of the others",
-            field=field,
-            remedy="Write what stands for it: x.fillna(0) in pandas, x.fill_null(0) in polars and Arrow.",
-        )
+        remedy = "Write what stands for it: x.fillna(0) in pandas, x.fill_null(0) in polars and Arrow."
+        raise SchemaError("a whole number is missing, and NumPy makes floats of the others", field=field, remedy=remedy)
 
 
 def check_masks(value: object, field: str) -> None:
@@ -89,8 +83,5 @@ def check_masks(value: object, field: str) -> None:
         SchemaError: if a value is masked.
     """
     if np.ma.is_masked(value):
-        raise SchemaError(
-            "a value of it is masked, and a shard holds no masks",
-            field=field,
-            remedy="Fill such values (array.filled(0)), and keep the mask in another field if it matters.",
-        )
+        remedy = "Fill such values (array.filled(0)), and keep the mask in another field if it matters."
+        raise SchemaError("a value of it is masked, and a shard holds no masks", field=field, remedy=remedy)

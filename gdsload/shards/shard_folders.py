@@ -136,10 +136,8 @@ def link_target(folder: str | int, name: str) -> str:
     """
     said, target = _followed(folder, name)
     if not _FOLDER.fullmatch(os.path.basename(os.path.dirname(target))):
-        raise ReadError(
-            f"a symbolic link to {said}, which is in no folder of shards",
-            remedy="Links are followed only into folders that are named NAME.gdsload- and 12 hexadecimal digits.",
-        )
+        remedy = "Links are followed only into folders that are named NAME.gdsload- and 12 hexadecimal digits."
+        raise ReadError(f"a symbolic link to {said}, which is in no folder of shards", remedy=remedy)
     try:
         os.lstat(target)
     except (FileNotFoundError, NotADirectoryError):

@@ -82,12 +82,7 @@ class ShardTable:
 
     @classmethod
     def of(
-        cls,
-        sources: Sequence[ShardSource],
-        stored: StoredSchema,
-        *,
-        mapped: bool,
-        open_files: OpenFiles = LocalFiles,
+        cls, sources: Sequence[ShardSource], stored: StoredSchema, *, mapped: bool, open_files: OpenFiles = LocalFiles
     ) -> ShardTable:
         """The table of a dataset's shards, over files that `open_files` makes of them."""
         return cls(open_files(sources, mapped=mapped), stored)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -148,12 +147,9 @@ class ShardWriter:
                 self._write_shard()
             stored = self._stored
             if stored is None:
-                raise WriteError(
-                    "the dataset has neither samples nor a schema",
-                    file=self._place.path,
-                    remedy="Give a schema to write an empty dataset.",
-                )
-            self._place.write_index(Index(stored.schema, tuple(self._entries), stored.packed, self._metadata))
+                remedy = "Give a schema to write an empty dataset."
+                raise WriteError("the dataset has neither samples nor a schema", file=self._place.path, remedy=remedy)
+            self._place.write_index(Index(stored, tuple(self._entries), self._metadata))
         except BaseException:
             self.abort()
             raise
@@ -170,9 +166,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if kind is not None:
             self.abort()
         elif self._state == "open":
@@ -186,11 +180,8 @@ class ShardWriter:
         if self._state != "open":
             raise WriteError(f"the writer is {self._state}", file=self._place.path, remedy="Make a new one.")
         if self._place.owner != os.getpid():
-            raise WriteError(
-                "the writer belongs to another process",
-                file=self._place.path,
-                remedy="Write where it was made.",
-            )
+            what, remedy = "the writer belongs to another process", "Write where it was made."
+            raise WriteError(what, file=self._place.path, remedy=remedy)
 
     def _append(self, stored: StoredSchema, fields: dict[str, EncodedField]) -> None:
         """Keep samples; if that fails or is interrupted, its state is unknown, so the writer is aborted."""
@@ -240,7 +231,7 @@ class ShardWriter:
         stored = cast("StoredSchema", self._stored)  # there are samples, so there is one
         owners = _shared_offsets(stored, self._columns)
         rows = {name: self._columns[name].rows for name, field in stored.columns.items() if field.ragged}
-        layout = ShardLayout(stored.schema, self._pending, rows, owners, stored.packed)
+        layout = ShardLayout(stored, self._pending, rows, owners)
         tensors = {OFFSETS_PREFIX + owner: self._columns[owner].offsets() for owner in dict.fromkeys(owners.values())}
         tensors.update({name: self._columns[name].bytes() for name in stored.columns})
         name = shard_name(len(self._entries))

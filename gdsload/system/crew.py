@@ -82,11 +82,7 @@ class Crew:
         return hasattr(self._here, "process")
 
     def submit(
-        self,
-        function: Call,
-        arguments: tuple[Any, ...],
-        ended: Callable[[Outcome], None],
-        noted: Noted | None = None,
+        self, function: Call, arguments: tuple[Any, ...], ended: Callable[[Outcome], None], noted: Noted | None = None
     ) -> None:
         """Have a function called with some arguments in a thread or process.
 
@@ -202,9 +198,8 @@ class _Process:
         prepared["authkey"] = bytes(prepared["authkey"])  # tensors travel by descriptors, which this key guards
         ours, theirs = multiprocessing.Pipe()
         with theirs:
-            self._process = self._start(
-                module_command("gdsload.system.crew_process", str(theirs.fileno())), theirs.fileno()
-            )
+            fd = theirs.fileno()
+            self._process = self._start(module_command("gdsload.system.crew_process", str(fd)), fd)
         self._connection = ours
         ours.send((self._for, prepared))
         return ours
@@ -249,10 +244,8 @@ def pickled(value: object, work: Work) -> bytes:
     try:
         pickler.dump(value)
     except Exception as error:
-        raise OptionError(
-            f"{work.what} cannot be sent to a worker process: {type(error).__name__}: {error}",
-            remedy=f"Define it in a module, or pass {work.alone}.",
-        ) from error
+        what = f"{work.what} cannot be sent to a worker process: {type(error).__name__}: {error}"
+        raise OptionError(what, remedy=f"Define it in a module, or pass {work.alone}.") from error
     if pickler.needs_script and not _script_is_a_file():
         raise OptionError(
             f"{work.what} is defined in a notebook, at a prompt or in a script from standard input, which a worker "

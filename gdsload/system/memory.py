@@ -44,11 +44,8 @@ def map_file(fd: int, nbytes: int, file: str) -> int:
     address = _libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
     if address is None or address == _MAP_FAILED:
         code = ctypes.get_errno()
-        raise ReadError(
-            f"the file cannot be mapped: {os.strerror(code)}",
-            file=file,
-            remedy="Pass `mmap=False` to read it with preadv instead.",
-        )
+        remedy = "Pass `mmap=False` to read it with preadv instead."
+        raise ReadError(f"the file cannot be mapped: {os.strerror(code)}", file=file, remedy=remedy)
     return int(address)
 
 

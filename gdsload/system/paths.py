@@ -83,10 +83,7 @@ def listed_paths(what: str, given: Iterable[object]) -> list[str]:
     for one in given:
         path = os.fspath(one) if isinstance(one, str | os.PathLike) else None
         if not isinstance(path, str) or not path:
-            raise OptionError(
-                f"names {one!r:.200}, which is no path",
-                option=what,
-                remedy=f"Pass texts or os.PathLike objects; {_HERE}",
-            )
+            remedy = f"Pass texts or os.PathLike objects; {_HERE}"
+            raise OptionError(f"names {one!r:.200}, which is no path", option=what, remedy=remedy)
         found.append(path)
     return found

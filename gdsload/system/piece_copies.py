@@ -61,13 +61,7 @@ def _vector_copy() -> Callable[..., int] | None:
     """C's process_vm_readv, if there is one; without the interpreter lock."""
     found = getattr(ctypes.CDLL(None), "process_vm_readv", None)
     if found is not None:
-        found.argtypes = [
-            ctypes.c_int,
-            ctypes.c_size_t,
-            ctypes.c_ulong,
-            ctypes.c_size_t,
-            ctypes.c_ulong,
-            ctypes.c_ulong,
-        ]
+        address, count = ctypes.c_size_t, ctypes.c_ulong
+        found.argtypes = [ctypes.c_int, address, count, address, count, count]
         found.restype = ctypes.c_ssize_t
     return found

@@ -70,10 +70,8 @@ class PinnedRing:
         self._closed = False
 
     def _refused(self, why: str) -> BackendUnavailableError:
-        return BackendUnavailableError(
-            f"{format_bytes(self.nbytes)} of host memory cannot be pinned for {self.device}: {why}",
-            remedy="Lower `backend=gdsload.Bounce(pinned=...)`, or free memory.",
-        )
+        what = f"{format_bytes(self.nbytes)} of host memory cannot be pinned for {self.device}: {why}"
+        return BackendUnavailableError(what, remedy="Lower `backend=gdsload.Bounce(pinned=...)`, or free memory.")
 
     def take(self) -> PinnedBlock:
         """A block. Waits until one is free. The caller must give it back, or have it given back."""

@@ -72,8 +72,7 @@ class BackendTests:
     @pytest.fixture
     def files(self, folder: Path) -> Iterator[Files]:
         """The table of files that the backend is opened on."""
-        dataset = ShardDataset(folder)
-        files = LocalFiles(dataset.sources, mapped=self.mapped)
+        files = LocalFiles(ShardDataset(folder).sources, mapped=self.mapped)
         yield files
         files.close()
 

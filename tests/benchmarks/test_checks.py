@@ -193,8 +193,6 @@ def test_wrong_bytes_of_a_simulated_drive_are_found(tmp_path, monkeypatch):
 def test_ranks_that_miss_a_sample_or_fail_end_the_run(tmp_path):
     with pytest.raises(RuntimeError, match="an epoch of 3 samples had 3, 2 different ones"):
         ddp.check_union([{"seen": [0, 1], "samples": 3}, {"seen": [1], "samples": 3}])
-    with (
-        ranks.started(ranks.Rank, tmp_path, "cpu", 1) as started,
-        pytest.raises(RuntimeError, match="there is no dataset here"),
-    ):
+    fails = pytest.raises(RuntimeError, match="there is no dataset here")
+    with ranks.started(ranks.Rank, tmp_path, "cpu", 1) as started, fails:
         started.tell("open", ranks.CASES[0], 0.01)

@@ -13,13 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 # What users install, and can be tested without a GPU. The cuda extras are for `make test-gpu`.
-USERS = [
-    Requirement(text)
-    for text in (
-        *PROJECT["dependencies"],
-        *(one for name in ("audio", "cli", "convert", "demo") for one in EXTRAS[name]),
-    )
-]
+OF_EXTRAS = [one for name in ("audio", "cli", "convert", "demo") for one in EXTRAS[name]]
+USERS = [Requirement(text) for text in (*PROJECT["dependencies"], *OF_EXTRAS)]
 
 
 def lowest(requirement: Requirement) -> Version | None:

@@ -18,13 +18,8 @@ def names():
     """Private names that the package binds: of modules, classes and objects; `_repr_html_` is the name of a protocol."""
     bound = re.compile(r"(?:(?:def|class) |\bself\.|^ *(?:\w+, )*)(_[A-Za-z]\w*)|\bas (_[A-Za-z]\w*)", re.MULTILINE)
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "gdsload").rglob("*.py"))
-    return {
-        name
-        for text in texts
-        for found in bound.findall(text)
-        for name in found
-        if name.strip("_") and not name.endswith("_")
-    }
+    found = {name for text in texts for names in bound.findall(text) for name in names}
+    return {name for name in found if name.strip("_") and not name.endswith("_")}
 
 
 def places(pattern, known):

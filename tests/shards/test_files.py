@@ -5,12 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from gdsload import (
-    DatasetNotFoundError,
-    LoaderClosedError,
-    ReadError,
-    ShortReadError,
-)
+from gdsload import DatasetNotFoundError, LoaderClosedError, ReadError, ShortReadError
 from gdsload.shards import local_files as files_module
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles, open_regular, pread_exact

@@ -1,6 +1,5 @@
 """Safetensors files that others wrote, and single files."""
 
-import json
 import os
 
 import numpy as np
@@ -19,19 +18,10 @@ from gdsload.tools.bench import make_plan
 
 def raw_file(path, tensors, *, shift):
     """A safetensors file with `shift` blanks behind its header, so that its data lie anywhere."""
-    tree, position = {}, 0
-    for name, array in tensors.items():
-        code = {"f4": "F32", "u1": "U8", "i8": "I64"}[array.dtype.str[1:]]
-        tree[name] = {
-            "dtype": code,
-            "shape": list(array.shape),
-            "data_offsets": [position, position + array.nbytes],
-        }
-        position += array.nbytes
-    header = json.dumps(tree).encode() + b" " * shift
-    path.write_bytes(
-        len(header).to_bytes(8, "little") + header + b"".join(array.tobytes() for array in tensors.values())
-    )
+    raw = safetensors.numpy.save(tensors)
+    length = int.from_bytes(raw[:8], "little")
+    data = 8 + length
+    path.write_bytes((length + shift).to_bytes(8, "little") + raw[8:data] + b" " * shift + raw[data:])
 
 
 def test_all_element_types_of_a_file(tmp_path):

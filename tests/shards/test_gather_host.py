@@ -42,11 +42,7 @@ def rows(draw):
     starts = draw(st.lists(st.integers(0, (len(SOURCE) - 70_000) // grid), max_size=12))
     runs = draw(st.integers(1, max(1, min(8, 70_000 // max(row_bytes, 1)))))
     offsets = [start * grid + step * row_bytes for start in starts for step in range(runs)]
-    return (
-        row_bytes,
-        [offset for offset in offsets if offset + row_bytes <= len(SOURCE)],
-        draw(st.integers(0, 15)),
-    )
+    return (row_bytes, [offset for offset in offsets if offset + row_bytes <= len(SOURCE)], draw(st.integers(0, 15)))
 
 
 @SETTINGS

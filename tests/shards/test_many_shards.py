@@ -93,11 +93,8 @@ def test_fork_reads_on(small, expect, forked, mmap):
 def test_datasets_that_go_leave_nothing_open(small):
     def footprint():
         with open("/proc/self/maps") as maps:
-            return (
-                len(os.listdir("/proc/self/fd")),
-                sum("safetensors" in line for line in maps),
-                threading.active_count(),
-            )
+            mapped = sum("safetensors" in line for line in maps)
+        return len(os.listdir("/proc/self/fd")), mapped, threading.active_count()
 
     settle_dropped()  # what other tests have left
     before = footprint()

@@ -25,10 +25,7 @@ def lock_of(place):
 def test_folder_is_hidden_and_locked(tmp_path):
     place = Publication(str(tmp_path / "d"), overwrite=False)
     assert re.fullmatch(r"\.d\.gdsload-[0-9a-f]{12}", os.path.basename(place.folder))
-    with (
-        open(place.folder + ".lock", "rb") as lock,
-        pytest.raises(BlockingIOError, match="temporarily unavailable"),
-    ):
+    with open(place.folder + ".lock", "rb") as lock, pytest.raises(BlockingIOError, match="temporarily unavailable"):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     place.abandon()
     assert os.listdir(tmp_path) == []
@@ -122,13 +119,9 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
     dataset(tmp_path / "d", 1)
     if moment == "before":
         make(tmp_path / "d")
-    with (
-        pytest.raises(
-            DatasetExistsError, match=r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"
-        ),
-        gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer,
-    ):
-        writer.write({"n": 2})
+    match = r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"
+    with pytest.raises(DatasetExistsError, match=match), gdsload.ShardWriter(tmp_path / "d", overwrite=True) as out:
+        out.write({"n": 2})
         if moment == "meanwhile":
             make(tmp_path / "d")
     assert len(os.listdir(tmp_path / "d")) in (3, 9)

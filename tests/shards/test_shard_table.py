@@ -212,9 +212,8 @@ def test_offsets_are_asked_for_until_all_of_a_shard_may_be_touched(tmp_path, mon
 def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragged):
     """Headers and padding are never touched, and nobody makes sure of them."""
     value = np.zeros((300_000 if ragged else 100_000, 4), np.uint8)
-    with gdsload.ShardWriter(
-        tmp_path / "d", {"x": gdsload.Field("uint8", (None, 4) if ragged else value.shape)}
-    ) as out:
+    field = gdsload.Field("uint8", (None, 4) if ragged else value.shape)
+    with gdsload.ShardWriter(tmp_path / "d", {"x": field}) as out:
         out.write({"x": value})
     catalog = open_catalog(str(tmp_path / "d"))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
@@ -231,9 +230,8 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
 ])  # fmt: skip
 def test_shard_that_is_another(folder, known, message):
-    table = ShardTable.of(
-        [ShardSource(str(folder / "4.safetensors"), **known)], open_catalog(str(folder)).stored, mapped=True
-    )
+    source = ShardSource(str(folder / "4.safetensors"), **known)
+    table = ShardTable.of([source], open_catalog(str(folder)).stored, mapped=True)
     with pytest.raises(FormatError, match=message):
         table.ensure_open(np.array([0]))
     table.files.close()

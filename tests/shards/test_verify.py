@@ -19,6 +19,8 @@ from gdsload.shards.verify.opened import PIECE_BYTES
 from tests.shards.bits import flip
 from tests.shards.format.shard_files import SIGNATURES
 
+PLACES = ["header", "x", "r", "s", "n", "offsets", "pad"]
+
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
@@ -58,12 +60,7 @@ def samples_at(dataset, shard_number, shard, entry, offset):
 
 
 @settings(derandomize=True, max_examples=60)
-@given(
-    st.integers(0, 1),
-    st.sampled_from(["header", "x", "r", "s", "n", "offsets", "pad"]),
-    st.randoms(),
-    st.integers(0, 7),
-)
+@given(st.integers(0, 1), st.sampled_from(PLACES), st.randoms(), st.integers(0, 7))
 def test_any_bit_that_flips_is_found_and_named(sound, shard_number, where, rng, bit):
     dataset = ShardDataset(sound)
     path = dataset.shards[shard_number].file

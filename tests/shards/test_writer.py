@@ -14,15 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gdsload
-from gdsload import (
-    Field,
-    OptionError,
-    Schema,
-    SchemaError,
-    ShardDataset,
-    ShardWriter,
-    WriteError,
-)
+from gdsload import Field, OptionError, Schema, SchemaError, ShardDataset, ShardWriter, WriteError
 from gdsload.shards import writer as writer_module
 
 # --- schemas from the first sample or batch ---
@@ -132,13 +124,7 @@ def test_nested_tensor_whose_second_dimension_varies(tmp_path):
 
 # --- refusals ---
 
-FIELDS = {
-    "x": Field("float32", (2,)),
-    "n": Field("uint8"),
-    "r": Field("int16", (None, 2)),
-    "s": "str",
-    "b": "bytes",
-}
+FIELDS = {"x": Field("float32", (2,)), "n": Field("uint8"), "r": Field("int16", (None, 2)), "s": "str", "b": "bytes"}
 ROWS = np.ones((3, 2), np.int16)
 GOOD = {"x": [1.0, 2.0], "n": 7, "r": ROWS, "s": "ok", "b": b"ok"}
 BAD = [
@@ -250,10 +236,8 @@ def test_the_remedy_for_samples_of_several_lengths_works(tmp_path, shape, other)
 
 
 def test_samples_of_several_widths_have_no_remedy(tmp_path):
-    with (
-        pytest.raises(SchemaError, match=r"shape \[3, 4\], but \[3, 2\] was expected$"),
-        ShardWriter(tmp_path / "d") as writer,
-    ):
+    match = r"shape \[3, 4\], but \[3, 2\] was expected$"
+    with pytest.raises(SchemaError, match=match), ShardWriter(tmp_path / "d") as writer:
         writer.write({"t": np.zeros((3, 2))})
         writer.write({"t": np.zeros((3, 4))})
 

@@ -94,17 +94,14 @@ def test_each_read_has_an_error_of_its_own(opened):
     assert memory[:2000].tobytes() == opened.contents[3][7:2007]
 
 
-def test_after_a_fork(opened):
+def test_after_a_fork(opened, ends_in_a_child):
     opened.holds([(3, 5, 100)])
-    child = os.fork()
-    if not child:
-        try:
-            opened.holds([(3, offset, 100) for offset in range(0, 1000, 10)])
-            opened.reads.close()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child():
+        opened.holds([(3, offset, 100) for offset in range(0, 1000, 10)])
+        opened.reads.close()
+
+    assert ends_in_a_child(child)
     opened.holds([(3, 5, 100)])  # the parent's are still there
 
 

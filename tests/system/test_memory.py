@@ -164,7 +164,7 @@ def test_many_threads():
         list(threads.map(work, range(8)))
 
 
-def test_memory_after_a_fork():
+def test_memory_after_a_fork(ends_in_a_child):
     """Parent and child have each their own memory, whatever either leases, writes and gives back."""
     pool = BatchPool(2**20)
     held = pool.lease(1000)
@@ -172,24 +172,17 @@ def test_memory_after_a_fork():
     spare = pool.lease(1000)
     del spare
     assert pool.kept_bytes
-    there, back = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            mine = pool.lease(1000)
-            mine[:] = 2
-            held[:] = 3
-            os.write(back, b"x")
-            os._exit(not (mine[:1000] == 2).all())
-        finally:
-            os._exit(1)
-    os.read(there, 1)
+
+    def child():
+        mine = pool.lease(1000)
+        mine[:] = 2
+        held[:] = 3
+        assert (mine[:1000] == 2).all()
+
+    assert ends_in_a_child(child)
     other = pool.lease(1000)
     assert {1} == set(held.tolist())
     assert 2 not in other
-    assert os.waitpid(child, 0)[1] == 0
-    os.close(there)
-    os.close(back)
 
 
 def test_what_cannot_be_pinned(monkeypatch):

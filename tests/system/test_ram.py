@@ -19,15 +19,11 @@ def tree_of(root, files):
     return Tree(str(root))
 
 
-limits = st.one_of(st.none(), st.just("max"), st.integers(1, 2**50))
+chains = st.lists(st.one_of(st.none(), st.just("max"), st.integers(1, 2**50)), min_size=1, max_size=5)
 
 
 @settings(derandomize=True, max_examples=60)
-@given(
-    st.lists(limits, min_size=1, max_size=5),
-    st.lists(limits, min_size=1, max_size=5),
-    st.none() | st.integers(1, 2**40),
-)
+@given(chains, chains, st.none() | st.integers(1, 2**40))
 def test_the_smallest_of_all_limits_counts(tmp_path_factory, v2, v1, available_kb):
     """A limit for each group on the way from the root to this process's own."""
     files = {"/proc/self/cgroup": f"3:cpu,memory:{'/g' * (len(v1) - 1) or '/'}\n0::{'/g' * (len(v2) - 1) or '/'}\n"}
@@ -74,11 +70,7 @@ def test_limits_of_control_groups(tmp_path, group, files, limit):
     assert memory_room(tree_of(tmp_path, {"/proc/self/cgroup": group, **files})) == limit
 
 
-V2_FILES = {
-    "memory.max": "1000",
-    "memory.current": "700",
-    "memory.stat": "active_file 100\nfile 9\ninactive_file 200",
-}
+V2_FILES = {"memory.max": "1000", "memory.current": "700", "memory.stat": "active_file 100\nfile 9\ninactive_file 200"}
 V1_FILES = {
     "memory.limit_in_bytes": "1000",
     "memory.usage_in_bytes": "700",

@@ -176,23 +176,21 @@ class Wrong(gdsload.DataLoader):
 
 
 class TestResumesEverywhere:
-    @pytest.mark.parametrize("mistake", ["one batch behind", "starts anew", "announces too many"])
-    def test_mistakes_are_noticed(self, path, mistake):
+    @pytest.mark.parametrize(
+        ("mistake", "error", "says"),
+        [
+            *[(one, AssertionError, "resumed|batches|state") for one in ("one batch behind", "starts anew")],
+            ("announces too many", AssertionError, "batches were announced"),
+            ("no JSON", TypeError, "not JSON serializable"),
+        ],
+    )
+    def test_mistakes_are_noticed(self, path, mistake, error, says):
         def make():
             loader = Wrong(path, 100, "full", device="cpu")
             loader.mistake = mistake
             return loader
 
-        with pytest.raises(AssertionError, match="resumed|batches|state"):
-            assert_resumes_everywhere(make)
-
-    def test_a_state_that_is_no_json(self, path):
-        def make():
-            loader = Wrong(path, 100, device="cpu")
-            loader.mistake = "no JSON"
-            return loader
-
-        with pytest.raises(TypeError, match="not JSON serializable"):
+        with pytest.raises(error, match=says):
             assert_resumes_everywhere(make)
 
     def test_another_order_is_noticed(self, path):

@@ -48,15 +48,9 @@ def augment(sample):
 
 
 class TestSampleBySample:
-    def run(self, images, workers, **options):
-        with gdsload.DataLoader(
-            images,
-            8,
-            shuffle="full",
-            device="cpu",
-            sample_transform=gdsload.PerSample(augment, workers=workers),
-            **options,
-        ) as loader:
+    def run(self, images, workers):
+        transform = gdsload.PerSample(augment, workers=workers)
+        with gdsload.DataLoader(images, 8, shuffle="full", device="cpu", sample_transform=transform) as loader:
             return {
                 label: image
                 for batch in loader
@@ -105,9 +99,8 @@ class TestWarning:
     def test_where_a_random_transform_gets_whole_batches(self, images, given, option):
         if option == "transform" and isinstance(given, list):
             given = given[1]
-        with pytest.warns(
-            UserWarning, match=f"^`{option}` gets whole batches.*draws once.*`sample_transform`"
-        ) as caught:
+        match = f"^`{option}` gets whole batches.*draws once.*`sample_transform`"
+        with pytest.warns(UserWarning, match=match) as caught:
             gdsload.DataLoader(images, device="cpu", **{option: given})
         assert len(caught) == 1
         assert caught[0].filename == __file__

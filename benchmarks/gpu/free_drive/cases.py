@@ -15,6 +15,7 @@ from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import OFFSETS_PREFIX
+from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.arrays import IntArray
 from gdsload.system.units import format_bytes
 
@@ -66,13 +67,13 @@ class Kind:
         """
         folder.mkdir(parents=True)
         samples = max(int(nbytes // self.row_bytes), self.batch_size)
-        each, schema = max(int(_SHARD_BYTES // self.row_bytes), 1), Schema({"x": self.field})
+        each, stored = max(int(_SHARD_BYTES // self.row_bytes), 1), StoredSchema(Schema({"x": self.field}))
         begin, entries = self.offsets(samples), []
         for number, low in enumerate(range(0, samples, each)):
             high = min(low + each, samples)
             own = None if begin is None else begin[low : high + 1] - begin[low]
             ragged = {} if own is None else {"x": "x"}
-            layout = ShardLayout(schema, high - low, {} if own is None else {"x": int(own[-1])}, ragged)
+            layout = ShardLayout(stored, high - low, {} if own is None else {"x": int(own[-1])}, ragged)
             header, file = layout.header(), folder / f"shard-{number:05}.safetensors"
             with open(file, "wb") as opened:
                 opened.write(header)
@@ -82,7 +83,7 @@ class Kind:
                 opened.truncate(len(header) + layout.data_bytes())
             digest = hashlib.sha256(header).hexdigest()
             entries.append(IndexEntry(file.name, high - low, file.stat().st_size, digest))
-        (folder / INDEX_NAME).write_bytes(Index(schema, tuple(entries)).to_bytes())
+        (folder / INDEX_NAME).write_bytes(Index(stored, tuple(entries)).to_bytes())
         return samples
 
     def write_real(self, folder: Path) -> None:

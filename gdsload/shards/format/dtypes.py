@@ -81,9 +81,6 @@ def dtype_of(value: object, field: str | None = None) -> DType:
     found = DTYPES.get(text) or _BY_NAME.get(text.removeprefix("torch."))
     if found is None:
         way_out = next((way for kind, way in _WAYS_OUT.items() if text.startswith(kind)), "")
-        raise SchemaError(
-            f"element type {text!r:.80} cannot be stored",
-            field=field,
-            remedy=f"{way_out}Supported are {', '.join(sorted(_BY_NAME))}.",
-        )
+        remedy = f"{way_out}Supported are {', '.join(sorted(_BY_NAME))}."
+        raise SchemaError(f"element type {text!r:.80} cannot be stored", field=field, remedy=remedy)
     return found

@@ -17,7 +17,7 @@ from gdsload.errors import FormatError, Problem, SchemaError
 from gdsload.shards.format import strict
 from gdsload.shards.format.metadata import Metadata, metadata_digest, read_metadata
 from gdsload.shards.format.schema import Schema
-from gdsload.shards.format.stored import Packed, StoredSchema, read_packed
+from gdsload.shards.format.stored import StoredSchema, read_packed
 from gdsload.shards.format.strict import JsonError, show
 
 INDEX_NAME = "index.json"
@@ -52,21 +52,14 @@ class Index:
     """The shards of a dataset, in order.
 
     Attributes:
-        schema: the fields.
+        stored: the fields, and how all shards store them.
         shards: the shards.
-        packed: the fields of each packed column, as `StoredSchema` has them: the same in all shards.
         metadata: the metadata of the dataset.
     """
 
-    schema: Schema
+    stored: StoredSchema
     shards: tuple[IndexEntry, ...]
-    packed: Packed = ()
     metadata: Metadata = field(default_factory=dict)
-
-    @property
-    def stored(self) -> StoredSchema:
-        """The fields, and how all shards store them."""
-        return StoredSchema(self.schema, self.packed)
 
     @property
     def samples(self) -> int:
@@ -86,12 +79,12 @@ class Index:
         return (json.dumps(tree, ensure_ascii=False, indent=1) + "\n").encode()
 
     def _tree(self) -> dict[str, object]:
-        packed = {"packed": list(map(list, self.packed))} if self.packed else {}
+        packed = {"packed": list(map(list, self.stored.packed))} if self.stored.packed else {}
         return {
             "format": _FORMAT,
             "version": self.stored.version,
             "samples": self.samples,
-            "schema": self.schema.to_json(),
+            "schema": self.stored.schema.to_json(),
             **packed,
             "shards": [
                 {"file": shard.file, "samples": shard.samples, "bytes": shard.bytes, "sha256": shard.sha256}
@@ -114,12 +107,8 @@ def parse_index(raw: bytes, file: str) -> Index:
     index = found.index(raw)
     if index is not None and not found.problems:
         return index
-    raise FormatError(
-        "no valid index of a dataset",
-        problems=found.problems,
-        file=file,
-        remedy="Write the dataset again, or open its shard files one by one.",
-    )
+    remedy = "Write the dataset again, or open its shard files one by one."
+    raise FormatError("no valid index of a dataset", problems=found.problems, file=file, remedy=remedy)
 
 
 class _Reading:
@@ -143,8 +132,8 @@ class _Reading:
         head, shards = self._head(tree), tuple(self._shards(tree.get("shards")))
         if head is None or self.problems:
             return None
-        schema, packed, metadata = head
-        index = Index(schema, shards, packed, metadata)
+        stored, metadata = head
+        index = Index(stored, shards, metadata)
         if tree.get("samples") != index.samples:
             self.add(f"it claims {show(tree.get('samples'))} samples, but its shards hold {index.samples}")
         elif index.samples > _MAX_COUNT:
@@ -153,7 +142,7 @@ class _Reading:
             self.add("its content does not match its own sha256: it was changed or damaged")
         return index
 
-    def _head(self, tree: dict[str, Any]) -> tuple[Schema, Packed, Metadata] | None:
+    def _head(self, tree: dict[str, Any]) -> tuple[StoredSchema, Metadata] | None:
         version: Any = tree.get("version")
         if tree.get("format") != _FORMAT:
             self.add(f"its format is {show(tree.get('format'))}, not {_FORMAT!r}")
@@ -172,9 +161,9 @@ class _Reading:
             return None
         metadata = self._metadata(tree) if version >= 3 else {}
         # Metadata alone make an index one of version 3; its shards are of the version that their fields need.
-        packed, wrong = read_packed(schema, tree, (1, 2, 3) if metadata else (version,))
+        stored, wrong = read_packed(schema, tree, (1, 2, 3) if metadata else (version,))
         self.add(*wrong)
-        return schema, packed, metadata
+        return stored, metadata
 
     def _metadata(self, tree: dict[str, Any]) -> Metadata:
         """The metadata; none if there are no keys of them."""

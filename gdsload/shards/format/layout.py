@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gdsload.shards.format.checksum import ALGORITHM, BLOCK_BYTES, DIGEST_CHARS, block_count
 from gdsload.shards.format.header import PREFIX_BYTES
-from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.shard import (
     ALIGNMENT,
     META_CHECKSUMS,
@@ -18,7 +17,7 @@ from gdsload.shards.format.shard import (
     OFFSETS_PREFIX,
     PADDING_PREFIX,
 )
-from gdsload.shards.format.stored import Packed, StoredSchema
+from gdsload.shards.format.stored import StoredSchema
 
 
 def align_up(value: int, alignment: int = ALIGNMENT) -> int:
@@ -31,23 +30,16 @@ class ShardLayout:
     """The layout of the tensors in a new shard.
 
     Args:
-        schema: the shard's fields.
+        stored: the shard's fields, and how they are stored.
         samples: its number of samples.
         rows: number of rows of each ragged field.
         offsets: for each ragged field the field whose offsets it uses (itself, or an earlier one with equal lengths).
-        packed: the fields of each packed column, as `StoredSchema` has them.
     """
 
-    schema: Schema
+    stored: StoredSchema
     samples: int
     rows: Mapping[str, int]
     offsets: Mapping[str, str]
-    packed: Packed = ()
-
-    @property
-    def stored(self) -> StoredSchema:
-        """The fields, and how they are stored."""
-        return StoredSchema(self.schema, self.packed)
 
     def tensors(self) -> dict[str, tuple[str, list[int], int]]:
         """Name to (dtype code, shape, bytes) of every tensor but padding, in file order: offsets, then columns."""
@@ -96,9 +88,9 @@ class ShardLayout:
         return sum(align_up(nbytes) for _, _, nbytes in self.tensors().values())
 
     def _metadata(self, digests: Mapping[str, str]) -> dict[str, str]:
-        schema: dict[str, object] = {"fields": self.schema.to_json(), "offsets": dict(self.offsets)}
-        if self.packed:
-            schema["packed"] = list(map(list, self.packed))
+        schema: dict[str, object] = {"fields": self.stored.schema.to_json(), "offsets": dict(self.offsets)}
+        if self.stored.packed:
+            schema["packed"] = list(map(list, self.stored.packed))
         return {
             META_VERSION: str(self.stored.version),
             META_SAMPLES: str(self.samples),

@@ -137,10 +137,8 @@ def _check_shape(shape: tuple[int | None, ...], itemsize: int) -> None:
         if size is None and position == 0:
             continue
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise SchemaError(
-                f"shape {show(shape)} cannot be stored: dimension {position} is {show(size)}",
-                remedy="Sizes are whole numbers from 0; only the first may be None (ragged).",
-            )
+            what = f"shape {show(shape)} cannot be stored: dimension {position} is {show(size)}"
+            raise SchemaError(what, remedy="Sizes are whole numbers from 0; only the first may be None (ragged).")
         nbytes *= max(size, 1)
     if nbytes > _MAX_BYTES:
         raise SchemaError(f"shape {shape} has more bytes than 64-bit offsets can address")

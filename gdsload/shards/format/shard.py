@@ -64,11 +64,6 @@ class Shard:
     digests: dict[str, str]
     header: Header
 
-    @property
-    def schema(self) -> Schema:
-        """Its fields."""
-        return self.stored.schema
-
 
 def is_gdsload(header: Header) -> bool:
     """Return whether gdsload wrote the file that `header` belongs to."""
@@ -184,11 +179,11 @@ class _Reading:
         except SchemaError as error:
             self.add(f"{META_SCHEMA}: {error}")
             return None, {}
-        packed, wrong = read_packed(schema, tree, (version,))
+        stored, wrong = read_packed(schema, tree, (version,))
         for message in wrong:
             self.add(f"{META_SCHEMA}: {message}")
         groups = self._groups(schema, tree["offsets"])
-        return (None, {}) if wrong or groups is None else (StoredSchema(schema, packed), groups)
+        return (None, {}) if wrong or groups is None else (stored, groups)
 
     def _groups(self, schema: Schema, groups: Any) -> dict[str, str] | None:
         """For each ragged field the field whose offsets it uses; None if `groups` is no such mapping."""
@@ -264,9 +259,5 @@ class _Reading:
 
 def _is_padding(entry: TensorEntry) -> bool:
     # Shorter than a page: no checksum covers padding, so it must not carry much.
-    return (
-        entry.name.startswith(PADDING_PREFIX)
-        and entry.dtype.code == "U8"
-        and len(entry.shape) == 1
-        and entry.shape[0] < ALIGNMENT
-    )
+    short = entry.dtype.code == "U8" and len(entry.shape) == 1 and entry.shape[0] < ALIGNMENT
+    return short and entry.name.startswith(PADDING_PREFIX)

@@ -162,8 +162,8 @@ def _complaint(schema: Schema, name: object) -> str | None:
     return None if schema[name].row_bytes else f"the field {show(name)} has no bytes"
 
 
-def read_packed(schema: Schema, tree: Mapping[str, object], versions: Sequence[int]) -> tuple[Packed, list[str]]:
-    """The fields of packed columns as shard metadata and index have them, trusting nothing.
+def read_packed(schema: Schema, tree: Mapping[str, object], versions: Sequence[int]) -> tuple[StoredSchema, list[str]]:
+    """The fields with their packed columns as shard metadata and index have those, trusting nothing.
 
     Args:
         schema: the fields.
@@ -171,14 +171,14 @@ def read_packed(schema: Schema, tree: Mapping[str, object], versions: Sequence[i
         versions: of the format, those that the fields and columns may need; version 2 is that of packed columns alone.
 
     Returns:
-        They, and all that is wrong with them, or with the version; if anything is, they must not be used.
+        They, and all that is wrong with the columns, or with the version; if anything is, they must not be used.
     """
     some = tuple(versions) == (2,) or (max(versions) > 2 and "packed" in tree)
     packed, problems = _columns(schema, tree.get("packed")) if some else ((), [])
-    lowest = StoredSchema(schema, packed).version
-    if not problems and lowest not in versions:
-        problems = [f"its version is {max(versions)}, but fields like these are version {lowest}"]
-    return packed, problems
+    stored = StoredSchema(schema, packed)
+    if not problems and stored.version not in versions:
+        problems = [f"its version is {max(versions)}, but fields like these are version {stored.version}"]
+    return stored, problems
 
 
 def _columns(schema: Schema, value: object) -> tuple[Packed, list[str]]:

@@ -23,6 +23,7 @@ from gdsload.shards.status import NO_DESCRIPTORS, NO_RIGHT, close, naming, read_
 from gdsload.shards.verify.contents import FieldBytes, PackedRows, not_finite, wrong_booleans, wrong_images, wrong_texts
 from gdsload.shards.verify.opened import OpenShard
 from gdsload.system.pool import Pool
+from gdsload.system.units import counted
 
 __all__ = ["VerifyReport", "verify_shards"]
 
@@ -109,11 +110,8 @@ def _raise(found: Sequence[_Found]) -> None:
         remedy = "The bytes are those that were written, so what wrote them is to be mended."
     elif all(os.path.islink(file) and not os.path.exists(file) for file in files):
         remedy = "Mount the drives that links lead to, and verify again."
-    raise kind(
-        f"{len(problems)} problem{'' if len(problems) == 1 else 's'} in {len(files)} of {len(found)} shards",
-        problems=problems,
-        remedy=remedy,
-    )
+    what = f"{counted(len(problems), 'problem')} in {len(files)} of {len(found)} shards"
+    raise kind(what, problems=problems, remedy=remedy)
 
 
 class _Meter:

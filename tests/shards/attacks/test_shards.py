@@ -101,9 +101,7 @@ DIGEST = "0" * 16
 
 # _Reading.own and _Reading._count
 HEAD = {
-    "S001": Attack(
-        "a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions 1, 2, 3"
-    ),
+    "S001": Attack("a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions"),
     "S004": Attack("a blank after the version", text_of(VERSION, "1 "), "version is '1 '"),
     "S005": Attack("a 1 of another script", text_of(VERSION, "\u0661"), "version is '\u0661'"),
     "S006": Attack("a version of a megabyte", text_of(VERSION, "1" * 10**6), f"version is '{'1' * 20}'"),
@@ -112,13 +110,9 @@ HEAD = {
     "S014": Attack("a second spelling of 5", text_of(SAMPLES, "05"), "samples is '05'"),
     "S017": Attack("digits of another script", text_of(SAMPLES, "\u0665"), "samples is '\u0665'"),
     "S020": Attack("more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"),
-    "S022": Attack(
-        "one sample too many", text_of(SAMPLES, "6"), r"F32 \[5, 3\], but the schema says F32 \[6, 3\]", "x"
-    ),
+    "S022": Attack("a sample too many", text_of(SAMPLES, "6"), r"F32 \[5, 3\], but the schema says F32 \[6, 3\]", "x"),
     "S023": Attack("one sample too few", text_of(SAMPLES, "4"), r"offsets are I64 \[5\], not I64 \[6\]", TOKENS),
-    "S024": Attack(
-        "very many samples", text_of(SAMPLES, "9" * 18), r"the schema says F32 \[999999999999999999, 3\]", "x"
-    ),
+    "S024": Attack("very many samples", text_of(SAMPLES, "9" * 18), r"schema says F32 \[999999999999999999, 3\]", "x"),
 }
 
 # _Reading._stored
@@ -129,13 +123,9 @@ SCHEMAS = {
     "S035": Attack("overflowing the stack", text_of(SCHEMA, "[" * 10**6), "gdsload.schema is no valid JSON"),
     "S036": Attack("a number that int() refuses", text_of(SCHEMA, "9" * 5000), "gdsload.schema is no valid JSON"),
     "S037": Attack("one key more", schema(lambda tree: tree.update(code="x")), "is no JSON object of fields, offsets"),
-    "S038": Attack(
-        "two fields of one name", doubled(SCHEMA, '"x":', '"x":{"dtype":"str"},"x":'), "key 'x' occurs twice"
-    ),
+    "S038": Attack("two of one name", doubled(SCHEMA, '"x":', '"x":{"dtype":"str"},"x":'), "key 'x' occurs twice"),
     "S039": Attack("no fields", schema(lambda tree: tree.update(fields={}, offsets={})), "at least one field"),
-    "S041": Attack(
-        "a field that is no tensor", fields(y={"dtype": "int8", "shape": []}), "there is no tensor 'y'", "y"
-    ),
+    "S041": Attack("a field without a tensor", fields(y={"dtype": "int8", "shape": []}), "there is no tensor 'y'", "y"),
     "S042": Attack("another dtype, as wide", fields(x={"dtype": "int32", "shape": [3]}), "the schema says I32", "x"),
     "S043": Attack("another shape, as large", fields(x={"dtype": "float32", "shape": [1, 3]}), r"F32 \[5, 1, 3\]", "x"),
     "S051": Attack("text over tokens", fields(tokens={"dtype": "str"}), "the schema says U8", "tokens"),
@@ -147,19 +137,13 @@ SCHEMAS = {
 OFFSETS = {
     "S061": Attack("offsets for one too few", schema(lambda tree: tree["offsets"].pop("name")), "names offsets for"),
     "S062": Attack("offsets for a fixed field", offsets(x="x"), "names offsets for"),
-    "S064": Attack(
-        "offsets that are a list", schema(lambda tree: tree.update(offsets=["tokens"])), "names offsets for"
-    ),
+    "S064": Attack("offsets that are a list", said(offsets=["tokens"]), "names offsets for"),
     "S066": Attack("an owner that is a list", offsets(mask=["tokens"]), "gives it the offsets of", "mask"),
     "S068": Attack("a stranger as owner", offsets(mask="y"), "offsets of 'y', which has none", "mask"),
     "S070": Attack("an owner that borrows itself", offsets(name="mask"), "which has none", "name"),
     "S071": Attack("owners in a circle", offsets(mask="name", name="mask"), "which has none", "mask"),
-    "S072": Attack(
-        "another field's offsets", offsets(mask="name"), "has 7 rows, but 'name', whose offsets it uses, has 30", "mask"
-    ),
-    "S074": Attack(
-        "missing offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME
-    ),
+    "S072": Attack("another field's offsets", offsets(mask="name"), "rows, but 'name', whose offsets it uses", "mask"),
+    "S074": Attack("no offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME),
     "S075": Attack("offsets without sign", tensor(TOKENS, dtype="U64"), r"are I64 \[6\], not U64 \[6\]", TOKENS),
     "S077": Attack("half as wide, twice as many", tensor(TOKENS, dtype="I32", shape=[12]), r"not I32 \[12\]", TOKENS),
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
@@ -170,14 +154,10 @@ TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
     "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
     "S082": Attack("a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"),
-    "S084": Attack(
-        "offsets nobody uses", renamed("gdsload:pad:0", "gdsload:offsets:y"), "neither a field", "gdsload:offsets:y"
-    ),
+    "S084": Attack("unused offsets", renamed("gdsload:pad:0", "gdsload:offsets:y"), "nor padding", "gdsload:offsets:y"),
     "S085": Attack("padding of another dtype", tensor("gdsload:pad:0", dtype="I8"), "nor padding", "gdsload:pad:0"),
     "S086": Attack("padding with dimensions", tensor("gdsload:pad:0", shape=[4048, 1]), "nor padding", "gdsload:pad:0"),
-    "S087": Attack(
-        "a payload as padding, which no checksum covers", grown_padding, "neither a field, nor offsets, nor padding"
-    ),
+    "S087": Attack("a payload as padding, which no checksum covers", grown_padding, "neither a field, nor offsets"),
     "S088": Attack("tensors that straddle pages", moved_by_a_page_less, "no multiple of 4096", NAME),
 }
 
@@ -189,52 +169,33 @@ CHECKS = {
     "S103": Attack("a fraction that is whole", checksums(block_bytes=262144.0), "blocks of 262144 bytes"),
     "S108": Attack("blocks of a byte", checksums(block_bytes=1), "blocks of 262144 bytes"),
     "S109": Attack("digests in a list", checksums(digests=[]), "has no object of digests"),
-    "S111": Attack(
-        "one tensor left out", inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")), "has not the 16", "x"
-    ),
+    "S111": Attack("one left out", inside(CHECKSUMS, lambda tree: tree["digests"].pop("x")), "has not the 16", "x"),
     "S113": Attack("a digit too few", digests(x=DIGEST[1:]), "has not the 16 hexadecimal digits", "x"),
     "S114": Attack("a block too many", digests(x=DIGEST * 2), "has not the 16 hexadecimal digits", "x"),
     "S116": Attack("upper case", digests(x="ABCDEF0123456789"), "has not the 16 hexadecimal digits", "x"),
     "S118": Attack("digits of another script", digests(x="\u0660" * 16), "has not the 16 hexadecimal digits", "x"),
     "S119": Attack("a number", digests(x=1234567812345678), "has not the 16 hexadecimal digits", "x"),
     "S122": Attack("digests of a stranger", digests(y=DIGEST), "it is no tensor that has any", "y"),
-    "S123": Attack(
-        "digests of padding", digests(**{"gdsload:pad:0": DIGEST}), "it is no tensor that has any", "gdsload:pad:0"
-    ),
+    "S123": Attack("digests of padding", digests(**{"gdsload:pad:0": DIGEST}), "it is no tensor", "gdsload:pad:0"),
 }
 
 ROWS = "gdsload:rows:0"
 
 PACKED_SHARDS = {
     "P040": Attack("version 1", version("1"), "is no JSON object of fields, offsets"),
-    "P041": Attack(
-        "no packed columns", schema(lambda tree: tree.pop("packed")), "is no JSON object of fields, offsets, packed"
-    ),
+    "P041": Attack("no columns", schema(lambda tree: tree.pop("packed")), "JSON object of fields, offsets, packed"),
     "P042": Attack("one key more", said(rows=[]), "is no JSON object of fields, offsets, packed"),
-    "P050": Attack(
-        "rows of another type", tensor(ROWS, dtype="I8"), r"is I8 \[5, 24\], but the schema says U8 \[5, 24\]", ROWS
-    ),
+    "P050": Attack("rows of another type", tensor(ROWS, dtype="I8"), r"is I8 \[5, 24\], but .* U8 \[5, 24\]", ROWS),
     "P051": Attack("rows in one", tensor(ROWS, shape=[120]), r"is U8 \[120\], but the schema says U8 \[5, 24\]", ROWS),
-    "P054": Attack(
-        "a larger element", fields(a={"dtype": "int64", "shape": [2]}), r"but the schema says U8 \[5, 32\]", ROWS
-    ),
+    "P054": Attack("a larger element", fields(a={"dtype": "int64", "shape": [2]}), r"schema says U8 \[5, 32\]", ROWS),
     "P055": Attack("another order, so other places", said(packed=[["b", "a"], ["c"]]), r"says U8 \[5, 8\]", ROWS),
-    "P056": Attack(
-        "rows of 2^63 bytes", fields(a={"dtype": "int32", "shape": [2**61 - 5]}), "a row has more bytes than"
-    ),
+    "P056": Attack("2^63 bytes", fields(a={"dtype": "int32", "shape": [2**61 - 5]}), "a row has more bytes than"),
     "P060": Attack("no rows", renamed(ROWS, "gdsload:rows:2"), f"there is no tensor {ROWS!r}", ROWS),
     "P062": Attack("rows under the field's name", renamed(ROWS, "a"), "neither a field of its own, being packed", "a"),
     "P063": Attack("a column more", said(packed=[["c", "a"]]), "there is no tensor 'b'", "b"),
     "P064": Attack("a column less", said(packed=[["c", "a"], ["b"], ["wide"]]), "no tensor 'gdsload:rows:2'"),
-    "P070": Attack(
-        "no digests of the rows",
-        inside(CHECKSUMS, lambda tree: tree["digests"].pop(ROWS)),
-        "has not the 16 hexadecimal digits",
-        ROWS,
-    ),
-    "P071": Attack(
-        "digests of a packed field", digests(a=DIGEST), "has digests of it, but it is no tensor that has any", "a"
-    ),
+    "P070": Attack("no digests", inside(CHECKSUMS, lambda tree: tree["digests"].pop(ROWS)), "has not the 16", ROWS),
+    "P071": Attack("digests of a packed field", digests(a=DIGEST), "it is no tensor that has any", "a"),
 }
 
 
@@ -339,13 +300,10 @@ def test_unaligned_file_is_refused():
 
 def test_every_problem_is_reported_at_once():
     tree = good_tree()
-    for change in (
-        digests(x="", y=DIGEST),
-        text_of(SAMPLES, "six"),
-        renamed("gdsload:pad:0", "stranger"),
-        tensor("gdsload:pad:1", dtype="BOOL"),
-    ):
-        change(tree)
+    digests(x="", y=DIGEST)(tree)
+    text_of(SAMPLES, "six")(tree)
+    renamed("gdsload:pad:0", "stranger")(tree)
+    tensor("gdsload:pad:1", dtype="BOOL")(tree)
     with pytest.raises(FormatError, match="samples is 'six'") as caught:
         read(tree)
     # The stranger is out of place and has no digests.
@@ -355,11 +313,8 @@ def test_every_problem_is_reported_at_once():
 
 def test_every_field_is_checked():
     tree = good_tree()
-    for change in (
-        fields(x={"dtype": "int32", "shape": [3]}, mask={"dtype": "int8", "shape": [None]}),
-        renamed("name", "title"),
-    ):
-        change(tree)
+    fields(x={"dtype": "int32", "shape": [3]}, mask={"dtype": "int8", "shape": [None]})(tree)
+    renamed("name", "title")(tree)
     tensor(TOKENS, dtype="U64")(tree)
     with pytest.raises(FormatError, match="the schema says I32") as caught:
         read(tree)
@@ -373,11 +328,7 @@ def test_every_field_is_checked():
         ({"x": ("U8", [], 1)}, "a tensor without dimensions has no samples", "x"),
         ({"": ("U8", [4], 4)}, "at least one character", ""),
         ({"gdsload:offsets:x": ("I64", [4], 32)}, "is reserved", "gdsload:offsets:x"),
-        (
-            {"a": ("U8", [4], 4), "b": ("U8", [2, 2], 4)},
-            r"differ in their first dimension.*'a': 4, 'b': 2",
-            None,
-        ),
+        ({"a": ("U8", [4], 4), "b": ("U8", [2, 2], 4)}, r"differ in their first dimension.*'a': 4, 'b': 2", None),
         ({"a" * 10**6: ("U8", [4], 4), "b": ("U8", [2, 2], 4)}, "differ in their first dimension", None),
     ],
     ids=["S150", "S151", "S152", "S155", "S156", "S157"],
@@ -397,20 +348,13 @@ def test_hostile_plain_file_is_refused(tensors, says, field):
 
 def test_other_metadata_are_ignored():
     tree = good_tree()
-    tree["__metadata__"] |= {
-        "format": "pt",
-        "license": "CC0-1.0",
-        "gdsload.note": "from a later writer of version 1",
-    }
-    assert LAYOUT.schema == read(tree).schema
+    tree["__metadata__"] |= {"format": "pt", "license": "CC0-1.0", "gdsload.note": "from a later writer of version 1"}
+    assert LAYOUT.stored == read(tree).stored
 
 
 def test_unknown_version_is_the_only_problem():
     """Whatever else it holds may mean something else in that version."""
-    tree = {
-        "__metadata__": {VERSION: "10", SAMPLES: "?"},
-        "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]},
-    }
+    tree = {"__metadata__": {VERSION: "10", SAMPLES: "?"}, "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}
     with pytest.raises(FormatError, match="gdsload.version is '10'; this gdsload reads versions 1, 2, 3") as caught:
         read(tree, alignment=1)
     assert len(caught.value.problems) == 1
@@ -431,6 +375,5 @@ def test_every_problem_of_packed_columns_is_reported_at_once():
         "gdsload.schema: packed[2]: the field 'none' has no bytes",
         "gdsload.schema names offsets for {}",
     ]
-    assert [problem.message[: len(start)] for problem, start in zip(caught.value.problems, starts, strict=True)] == (
-        starts
-    )
+    for problem, start in zip(caught.value.problems, starts, strict=True):
+        assert problem.message.startswith(start)

@@ -55,9 +55,9 @@ def tree_of(raw: bytes) -> dict:
 
 
 SMALL = ShardLayout(
-    Schema({
+    StoredSchema(Schema({
         "x": Field("float32", (3,)), "tokens": Field("int32", (None, 2)), "mask": Field("bool", (None,)), "name": "str",
-    }),
+    })),
     5, {"tokens": 7, "mask": 7, "name": 30}, {"tokens": "tokens", "mask": "tokens", "name": "name"},
 )  # fmt: skip
 
@@ -102,7 +102,7 @@ def layouts(draw: st.DrawFn) -> ShardLayout:
         offsets[name] = owner
         rows[name] = rows[owner] if owner in rows else draw(st.integers(0, 40) | st.integers(4000, 9000))
     samples = draw(st.integers(1, 30) | st.integers(500, 2000))
-    return ShardLayout(stored.schema, samples, rows, offsets, stored.packed)
+    return ShardLayout(stored, samples, rows, offsets)
 
 
 VALUES = st.recursive(
@@ -130,5 +130,4 @@ SHARDS = st.lists(
 
 @st.composite
 def indexes(draw: st.DrawFn) -> Index:
-    stored = draw(stored_schemas())
-    return Index(stored.schema, tuple(draw(SHARDS)), stored.packed, draw(METADATA))
+    return Index(draw(stored_schemas()), tuple(draw(SHARDS)), draw(METADATA))

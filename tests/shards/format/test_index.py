@@ -13,14 +13,16 @@ from gdsload.errors import FormatError, OptionError
 from gdsload.shards.format.index import INDEX_NAME, Index, IndexEntry, parse_index
 from gdsload.shards.format.metadata import MAX_METADATA_BYTES, checked_metadata
 from gdsload.shards.format.schema import Field, Schema
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.format.shard_files import SHA, deep, indexes
 
 SETTINGS = settings(derandomize=True, max_examples=80)
 EXAMPLE = Index(
-    Schema({"é": Field("float32", (None, 2)), "name": Field("str")}),
+    StoredSchema(Schema({"é": Field("float32", (None, 2)), "name": Field("str")})),
     (IndexEntry("00000.safetensors", 7, 8192, SHA), IndexEntry("00001.safetensors", 5, 12288, SHA[::-1])),
 )
-PACKED = Index(Schema({"a": Field("bool"), "b": Field("int64"), "c": "image"}), EXAMPLE.shards, (("b", "a"),))
+ROWS = Schema({"a": Field("bool"), "b": Field("int64"), "c": "image"})
+PACKED = Index(StoredSchema(ROWS, (("b", "a"),)), EXAMPLE.shards)
 
 
 def compact(tree: object) -> bytes:
@@ -42,7 +44,7 @@ def test_index_reads_back_what_was_written(index):
 @given(indexes())
 def test_digests_are_those_of_compact_json(index):
     """That of the content is what it would be without metadata, which have a digest of their own."""
-    without = Index(index.schema, index.shards, index.packed)
+    without = Index(index.stored, index.shards)
     tree, plain = (json.loads(one.to_bytes()) for one in (index, without))
     assert tree["version"] == (3 if index.metadata else plain["version"])
     sha = plain.pop("sha256")
@@ -54,27 +56,27 @@ def test_digests_are_those_of_compact_json(index):
 @pytest.mark.parametrize(("index", "version"), [(EXAMPLE, 1), (PACKED, 3)])
 @pytest.mark.parametrize("metadata", [{}, {"classes": {"x": ["a", "b"]}}])
 def test_form_of_the_index(index, version, metadata):
-    tree = json.loads(Index(index.schema, index.shards, index.packed, metadata).to_bytes())
-    packed, described = ["packed"] if index.packed else [], ["metadata", "metadata_sha256"] if metadata else []
+    tree = json.loads(Index(index.stored, index.shards, metadata).to_bytes())
+    packed, described = ["packed"] if index.stored.packed else [], ["metadata", "metadata_sha256"] if metadata else []
     assert list(tree) == ["format", "version", "samples", "schema", *packed, "shards", "sha256", *described]
     assert (tree["format"], tree["version"], tree["samples"]) == ("gdsload-dataset", 3 if metadata else version, 12)
     assert tree["shards"][0] == {"file": "00000.safetensors", "samples": 7, "bytes": 8192, "sha256": SHA}
-    assert index.schema.to_json() == tree["schema"]
-    assert tree.get("packed", []) == [list(names) for names in index.packed]
+    assert index.stored.schema.to_json() == tree["schema"]
+    assert tree.get("packed", []) == [list(names) for names in index.stored.packed]
     assert tree.get("metadata", {}) == metadata
     assert INDEX_NAME == "index.json"
 
 
 def test_index_digest_names_the_content():
-    other_order = Index(EXAMPLE.schema, EXAMPLE.shards[::-1])
-    other_sha = Index(EXAMPLE.schema, (IndexEntry("00000.safetensors", 7, 8192, SHA[::-1]), EXAMPLE.shards[1]))
-    other_schema = Index(Schema(dict(reversed(list(EXAMPLE.schema.items())))), EXAMPLE.shards)
-    other_row = Index(PACKED.schema, PACKED.shards, (("a", "b"),))
+    other_order = Index(EXAMPLE.stored, EXAMPLE.shards[::-1])
+    other_sha = Index(EXAMPLE.stored, (IndexEntry("00000.safetensors", 7, 8192, SHA[::-1]), EXAMPLE.shards[1]))
+    other_schema = Index(StoredSchema(Schema(dict(reversed(list(EXAMPLE.stored.schema.items()))))), EXAMPLE.shards)
+    other_row = Index(StoredSchema(ROWS, (("a", "b"),)), PACKED.shards)
     assert len({index.digest() for index in (EXAMPLE, PACKED, other_order, other_sha, other_schema, other_row)}) == 6
 
 
 def test_empty_dataset_is_an_index_without_shards():
-    index = Index(EXAMPLE.schema, ())
+    index = Index(EXAMPLE.stored, ())
     assert index.samples == 0
     assert index == parse_index(index.to_bytes(), INDEX_NAME)
 

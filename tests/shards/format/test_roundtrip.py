@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from gdsload.shards.format.index import Index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import ALIGNMENT, OFFSETS_PREFIX, PADDING_PREFIX, is_gdsload
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.format.shard_files import (
     FILE,
     SMALL,
@@ -64,10 +66,10 @@ def test_safetensors_reads_the_same_bytes(layout):
         assert list(entry.shape) == theirs[name]["shape"]
         assert raw[entry.begin : entry.end] == bytes(theirs[name]["data"])
     assert payloads == {name: bytes(theirs[name]["data"]) for name in payloads}
-    for name, field in layout.schema.items():  # texts and images are rows of bytes, and packed fields are in one
+    for name, field in layout.stored.schema.items():  # texts and images are rows of bytes, and packed fields are in one
         if field.is_string:
             assert (theirs[name]["dtype"], theirs[name]["shape"]) == ("U8", [layout.rows[name]])
-    for number, names in enumerate(layout.packed):
+    for number, names in enumerate(layout.stored.packed):
         rows = theirs[f"gdsload:rows:{number}"]
         assert (rows["dtype"], rows["shape"][0]) == ("U8", layout.samples)
         assert not theirs.keys() & set(names)
@@ -98,19 +100,21 @@ def test_header_tensors_and_file_are_whole_pages(layout):
 @SETTINGS
 @given(layouts())
 def test_version_is_the_lowest_that_says_it_all(layout):
-    version = 3 if any(field.kind == "image" for field in layout.schema.values()) else 2 if layout.packed else 1
+    stored = layout.stored
+    version = 3 if any(field.kind == "image" for field in stored.schema.values()) else 2 if stored.packed else 1
     metadata = tree_of(layout.header())["__metadata__"]
     assert metadata["gdsload.version"] == str(version)
-    assert json.loads(Index(layout.schema, (), layout.packed).to_bytes())["version"] == version
+    assert json.loads(Index(stored, ()).to_bytes())["version"] == version
     tree = json.loads(metadata["gdsload.schema"])
-    assert list(tree) == ["fields", "offsets", *(["packed"] if layout.packed else [])]
+    assert list(tree) == ["fields", "offsets", *(["packed"] if stored.packed else [])]
 
 
 @SETTINGS
 @given(layouts())
 def test_images_are_laid_out_as_bytes_are(layout):
-    fields = {name: Field("bytes") if field.kind == "image" else field for name, field in layout.schema.items()}
-    plain = ShardLayout(Schema(fields), layout.samples, layout.rows, layout.offsets, layout.packed)
+    schema, packed = layout.stored.schema, layout.stored.packed
+    fields = {name: Field("bytes") if field.kind == "image" else field for name, field in schema.items()}
+    plain = replace(layout, stored=StoredSchema(Schema(fields), packed))
     assert layout.tensors() == plain.tensors()
     assert layout.data_offsets() == plain.data_offsets()
 
@@ -139,7 +143,7 @@ def test_metadata_of_a_shard():
 
 def test_metadata_of_a_shard_with_packed_fields_and_images():
     schema = Schema({"x": Field("int32"), "i": Field("image", codecs=["png", "jpeg"]), "y": Field("int64")})
-    tree = tree_of(ShardLayout(schema, 3, {"i": 5}, {"i": "i"}, (("y", "x"),)).header())
+    tree = tree_of(ShardLayout(StoredSchema(schema, (("y", "x"),)), 3, {"i": 5}, {"i": "i"}).header())
     said = json.loads(tree.pop("__metadata__")["gdsload.schema"])
     assert said == {"fields": schema.to_json(), "offsets": {"i": "i"}, "packed": [["y", "x"]]}
     assert said["fields"]["i"] == {"dtype": "image", "codecs": ["jpeg", "png"]}
@@ -156,7 +160,7 @@ def test_ragged_fields_may_share_offsets():
 
 
 def test_offsets_are_little_endian_rows():
-    layout = ShardLayout(Schema({"x": Field("int16", (None,))}), 2, {"x": 3}, {"x": "x"})
+    layout = ShardLayout(StoredSchema(Schema({"x": Field("int16", (None,))})), 2, {"x": 3}, {"x": "x"})
     payloads = {OFFSETS_PREFIX + "x": struct.pack("<3q", 0, 1, 3), "x": struct.pack("<3h", 7, 8, 9)}
     theirs = dict(safetensors.deserialize(file_of(layout, payloads)))
     rows = struct.unpack("<3q", theirs[OFFSETS_PREFIX + "x"]["data"])
@@ -165,7 +169,7 @@ def test_offsets_are_little_endian_rows():
 
 @pytest.mark.parametrize(("shape", "blocks"), [((0, 3), 0), ((), 1), ((BLOCK_BYTES // 2 + 1,), 2)])
 def test_a_tensor_has_a_digest_for_each_block(shape, blocks):
-    layout = ShardLayout(Schema({"x": Field("uint8", shape)}), 3, {}, {})
+    layout = ShardLayout(StoredSchema(Schema({"x": Field("uint8", shape)})), 3, {}, {})
     shard = shard_of(file_of(layout, random_payloads(layout)))
     assert len(shard.digests["x"]) == blocks * DIGEST_CHARS
 

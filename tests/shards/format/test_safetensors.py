@@ -15,6 +15,7 @@ import gdsload
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import is_gdsload
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.format.shard_files import file_of, shard_of
 
 
@@ -26,8 +27,8 @@ def test_plain_file_is_read_as_a_shard(tmp_path, wide):
     safetensors.numpy.save_file({name: np.zeros((3, 2), kind) for name, kind in kinds.items()}, path)
     shard = shard_of(path.read_bytes())
     assert not is_gdsload(shard.header)
-    assert ["a", "b"] == list(shard.schema) == list(shard.columns)
-    assert Schema({name: Field(kinds[name], (2,)) for name in "ab"}) == shard.schema
+    assert ["a", "b"] == list(shard.stored.schema) == list(shard.columns)
+    assert Schema({name: Field(kinds[name], (2,)) for name in "ab"}) == shard.stored.schema
     assert {name: column.begin for name, column in shard.columns.items()} == {
         name: shard.header.tensors[name].begin for name in "ab"
     }
@@ -35,7 +36,7 @@ def test_plain_file_is_read_as_a_shard(tmp_path, wide):
 
 def test_safetensors_opens_a_shard(tmp_path):
     schema = Schema({"x": Field("float32", (2, 2)), "nothing": Field("int64", (0,)), "text": Field("str")})
-    layout = ShardLayout(schema, 3, {"text": 5}, {"text": "text"})
+    layout = ShardLayout(StoredSchema(schema), 3, {"text": 5}, {"text": "text"})
     x = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     offsets = np.array([0, 2, 2, 5])
     payloads = {"x": x.tobytes(), "nothing": b"", "gdsload:offsets:text": offsets.tobytes(), "text": b"hallo"}

@@ -19,6 +19,7 @@ from gdsload.shards.format.index import Index, IndexEntry, parse_index
 from gdsload.shards.format.layout import ShardLayout
 from gdsload.shards.format.schema import Field, Schema
 from gdsload.shards.format.shard import ALIGNMENT
+from gdsload.shards.format.stored import StoredSchema
 from tests.shards.format.shard_files import file_of, header_of
 
 ROOT = Path(__file__).parents[3]
@@ -28,13 +29,15 @@ PARAGRAPHS = [paragraph for spec in SPECS.values() for paragraph in re.split(r"\
 REQUIREMENTS = [paragraph for paragraph in PARAGRAPHS if paragraph.startswith("**M")]
 
 EXAMPLES = {
-    1: ShardLayout(Schema({"x": Field("float32", (2,)), "text": Field("str")}), 2, {"text": 5}, {"text": "text"}),
-    2: ShardLayout(
-        Schema({"on": Field("bool"), "id": Field("int64"), "x": Field("float32"), "y": Field("float32")}),
-        2, {}, {}, (("id", "x", "y", "on"),),
+    1: ShardLayout(
+        StoredSchema(Schema({"x": Field("float32", (2,)), "text": Field("str")})), 2, {"text": 5}, {"text": "text"},
     ),
+    2: ShardLayout(StoredSchema(
+        Schema({"on": Field("bool"), "id": Field("int64"), "x": Field("float32"), "y": Field("float32")}),
+        (("id", "x", "y", "on"),),
+    ), 2, {}, {}),
     3: ShardLayout(
-        Schema({"photo": Field("image", codecs=["jpeg", "png"]), "label": Field("int64")}),
+        StoredSchema(Schema({"photo": Field("image", codecs=["jpeg", "png"]), "label": Field("int64")})),
         2, {"photo": 21}, {"photo": "photo"},
     ),
 }  # fmt: skip
@@ -150,7 +153,7 @@ def test_worked_example_never_changes(version, digest):
 def test_example_index_is_what_the_code_writes(version):
     raw, layout = example(version), EXAMPLES[version]
     entry = IndexEntry("00000.safetensors", 2, len(raw), header_of(raw).sha256)
-    index = Index(layout.schema, (entry,), layout.packed)
+    index = Index(layout.stored, (entry,))
     shown = code_blocks(version, "json")[1]
     assert index == parse_index(shown.encode(), "index.json")
     assert json.loads(index.to_bytes()) == json.loads(shown)

@@ -24,7 +24,7 @@ GOOD = {"stage": "done", "status": "ok", "reason": "a read was made", "nvfs_read
 HANG = "while True: pass"
 SEGFAULT = f"os.kill(os.getpid(), {int(signal.SIGSEGV)})"
 NOISE = "sys.stdout.write('NOTE: loaded'); sys.stdout.flush()\n"
-devices = itertools.count(1000)
+devices = itertools.count(1000)  # that nobody has asked about in this process
 
 
 def saying(**known: object) -> str:
@@ -109,29 +109,18 @@ def test_the_process_gets_the_file_and_an_environment_that_leaves_nothing_behind
     assert os.listdir(os.path.dirname(file)) == ["a.safetensors"]
 
 
-class Asked:
-    """Answers as if cuFile had been asked, and counts."""
+def test_each_drive_and_device_is_asked_about_once_whatever_the_answer(file: str) -> None:
+    asked = []
 
-    def __init__(self) -> None:
-        self.count = 0
+    def ask(*place: str) -> CufileProbe:
+        asked.append(place)
+        return CufileProbe("failed", nvfs_reads=len(asked))
 
-    def __call__(self, path: str, device: str) -> CufileProbe:
-        self.count += 1
-        return CufileProbe("failed", nvfs_reads=self.count)
-
-
-@pytest.fixture
-def device() -> str:
-    """A device that nobody has asked about in this process."""
-    return f"cuda:{next(devices)}"
-
-
-def test_each_drive_and_device_is_asked_about_once_whatever_the_answer(file: str, device: str) -> None:
-    asked = Asked()
-    places = [(file, device), (file, f"cuda:{next(devices)}"), ("/proc/stat", device), ("/none/such", device)]
-    first = [probe_cufile(*place, ask=asked) for place in places]
-    again = [probe_cufile(*place, ask=asked) for place in [*places, (os.path.dirname(file), device)]]
-    assert asked.count == 4
+    device, other = (f"cuda:{next(devices)}" for _ in range(2))
+    places = [(file, device), (file, other), ("/proc/stat", device), ("/none/such", device)]
+    first = [probe_cufile(*place, ask=ask) for place in places]
+    again = [probe_cufile(*place, ask=ask) for place in [*places, (os.path.dirname(file), device)]]
+    assert asked == places
     assert again == [*first, first[0]]
 
 
