@@ -71,6 +71,7 @@ FAULTS = [
     "bench a --backends auto,cpu",
     "inspect x.npy",
     "inspect a --sample 999",
+    "inspect a --image x",
     "verify damaged",
 ]
 SHOWN = {"help": HELP, "narrow": NARROW, "work": WORK, "faults": FAULTS}
