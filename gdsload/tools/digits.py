@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import random_split
 
 from gdsload.backends.base import BackendStatus
@@ -134,7 +134,6 @@ def _network() -> nn.Module:
 
 def _accuracy(model: nn.Module, batches: DataLoader) -> float:
     model.eval()
-    right: list[Tensor] = []
     with torch.inference_mode():
-        right.extend(model(batch["image"]).argmax(1) == batch["label"] for batch in batches)
+        right = [model(batch["image"]).argmax(1) == batch["label"] for batch in batches]
     return float(torch.cat(right).double().mean())

@@ -193,20 +193,11 @@ def _measured(
 def run_turn(
     row: Row, plan: BenchPlan, number: int, prepare: Callable[[int], Warm] | None = None
 ) -> tuple[dict[str, Any], list[float]]:
-    """A turn of a row.
+    """A turn of a row, for the record, and the seconds between its batches; turns of one number have the same order.
 
     Without `prepare`, epochs follow one another. With it, a turn has parts, each of one epoch at most: it is called
     before each, with the number of the epoch, and has the page cache cold, for which rows that map files are closed
     first. It returns what then says whether the page cache has become warm.
-
-    Args:
-        row: the row.
-        plan: what is measured.
-        number: of the turn, so that all rows of a round have the same order.
-        prepare: see above.
-
-    Returns:
-        The turn, for the record, and the seconds between its batches.
     """
     parts, between = list[dict[str, Any]](), list[float]()
     left_s, until = plan.turn_s, time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)

@@ -27,14 +27,9 @@ _GAP, _CAPTION, _LETTER = 4, 12, 6
 
 
 def pick_samples(dataset: ShardDataset, how: str, count: int, *, first: int = 0) -> list[int]:
-    """The numbers of the samples to show.
+    """The numbers of at most `count` samples: random ones, those from `first` on, or as many random ones of each class.
 
-    Args:
-        dataset: the dataset.
-        how: ``"random"``, ``"first"`` or ``"class"``.
-        count: the most samples. With classes, each class gets the same number; if there are more than `count` classes,
-            one sample each of the first `count`.
-        first: the number of the first sample, for consecutive samples.
+    If there are more than `count` classes, it is one sample each of the first `count`.
 
     Raises:
         OptionError: if the dataset has no field of class numbers.
@@ -95,11 +90,7 @@ def save_sheet(dataset: ShardDataset, name: str, numbers: Sequence[int], out: st
 
 
 def _image_field(dataset: ShardDataset, name: str) -> Field:
-    """The field of this name.
-
-    Raises:
-        OptionError: if there is none, or it cannot be seen as images.
-    """
+    """The field of this name, or an OptionError if there is none, or it cannot be seen as images."""
     field = dataset.schema.get(name)
     if field is None:
         names = ", ".join(map(repr, dataset.schema))
