@@ -57,12 +57,8 @@ def run_demo(
 ) -> DemoResult:
     """Convert, train, test.
 
-    Args:
-        epochs: how many epochs to train.
-        seed: seed of the split, the order and the weights.
-        device: where to train; None for the accelerator, or the CPU if there is none.
-        keep: a folder to leave the shards in; None puts them into a temporary one.
-        progress: called with the epochs that are through, and how many there are.
+    The shards stay in the folder `keep`, if it is given. `progress` is called with the epochs that are through, and
+    how many there are.
 
     Raises:
         OptionError: if scikit-learn is not installed.

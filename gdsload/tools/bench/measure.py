@@ -39,10 +39,6 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
 
     It starts processes for torch's loader: a script calls it below ``if __name__ == "__main__":``.
 
-    Args:
-        plan: what is measured.
-        progress: see `Progress`.
-
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for, or if they
         were not begun; if that state of the cache was not possible, they have no rows, and ``state`` has the reason.

@@ -129,9 +129,6 @@ def _cut(text: str, width: int) -> str:
 
 def _fitted(pillow: Any, picture: Any) -> Any:
     """A picture of a size that can be looked at."""
-    longest = max(picture.size)
-    if longest > _LARGEST:
-        size = [max(side * _LARGEST // longest, 1) for side in picture.size]
-        return picture.resize(size, pillow.Resampling.BOX)
-    factor = -(-_SMALLEST // longest)
+    picture.thumbnail((_LARGEST, _LARGEST), pillow.Resampling.BOX)
+    factor = -(-_SMALLEST // max(picture.size))
     return picture.resize([side * factor for side in picture.size], pillow.Resampling.NEAREST)

@@ -22,10 +22,9 @@ HELP = ["", "--version", *(
     f"{command} --help" for command in (
         "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
-), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
+), "convert --help-source", "convert --help-source images"]  # fmt: skip
 NARROW = [
     "help",
-    "help convert",
     "help inspect",
     "convert --help-source numpy",
     "inspect words --sample 1",
