@@ -20,7 +20,7 @@ from tests.tools.golden import golden
 GOLDEN = Path(__file__).parent / "golden"
 HELP = ["", "--version", *(
     f"{command} --help" for command in (
-        "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
+        "convert", "split", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
 ), "convert --help-source", "convert --help-source images"]  # fmt: skip
 NARROW = [
