@@ -68,13 +68,11 @@ def _add_measure(parser: Parser) -> None:
     )
     parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, regardless of the budget")
     parser.add_argument(
-        "--shuffle", choices=("full", "block", "none"),
-        help="the order of samples (default: chosen for the dataset)",
-    )  # fmt: skip
+        "--shuffle", choices=("full", "block", "none"), help="the order of samples (default: chosen for the dataset)"
+    )
     parser.add_argument(
-        "--batch-size", type=as_count, default=None, metavar="N",
-        help="samples of a batch (default: about 16 MiB, 65536 at most)",
-    )  # fmt: skip
+        "--batch-size", type=as_count, metavar="N", help="samples of a batch (default: about 16 MiB, 65536 at most)"
+    )
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(

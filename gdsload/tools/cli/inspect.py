@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
     from gdsload.tools.doctor.block import Volume
 
-_PICTURES = 16
+_PICTURES, _PICKS = 16, ("random", "first", "class")
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --html card.html
@@ -53,9 +53,7 @@ def add_to(commands: Commands[Parser]) -> None:
     form.add_argument("--html", metavar="FILE", help="write the dataset card: fields, classes, lengths, images, texts")
     form.add_argument("--image", metavar="FIELD", help="write a contact sheet of this field")
     parser.add_argument(
-        "--pick",
-        choices=("random", "first", "class"),
-        help="samples on the sheet: random, the first, or of each class (default: random)",
+        "--pick", choices=_PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
     )
     parser.add_argument("--count", type=or_none, metavar="N", help=f"images on it (default: {_PICTURES})")
     parser.add_argument(

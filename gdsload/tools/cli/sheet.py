@@ -13,7 +13,7 @@ import torch
 
 from gdsload.conversion.sources.extras import need
 from gdsload.errors import FormatError, OptionError
-from gdsload.tools.cli.samples import drawn, label_field, labels_of
+from gdsload.tools.cli.samples import drawn, label_field, labels_of, spread_of
 from gdsload.tools.cli.thumbnails import CHANNELS, as_picture, image_of, value_and_caption, value_limits
 from gdsload.tools.cli.whole_file import write_whole
 
@@ -78,7 +78,9 @@ def save_sheet(dataset: ShardDataset, name: str, numbers: Sequence[int], out: st
             shown.append(number)
     if not shown:
         raise OptionError("there is no image to show", file=dataset.path)
-    limits = value_limits(torch.cat([image.flatten().to(torch.float64) for image in images]))
+    spreads = [spread_of(image) for image in images if image.dtype != torch.uint8]  # which is shown as it is
+    ends = [end for one in spreads if one for end in (one.least, one.greatest)]
+    limits = value_limits(torch.tensor(ends, dtype=torch.float64))
     pictures = [_fitted(pillow, pillow.fromarray(as_picture(image, limits))) for image in images]
     sheet, file = _laid_out(pillow, draw, pictures, captions), io.BytesIO()
     try:
