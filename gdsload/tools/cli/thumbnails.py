@@ -54,9 +54,9 @@ def thumbnails(dataset: ShardDataset, name: str, numbers: list[int], large: int)
     except ImportError:
         return {}
     # Limits are of the same samples for all images of a field. An encoded image needs none.
-    field, some = dataset.schema[name], drawn(len(dataset), _LIMITED)
-    encoded, found = field.kind == "image", dict[int, tuple[str, str]]()
-    limits = (0.0, 1.0) if encoded or not some else value_limits(dataset.read_batch(some, fields=[name])[name])
+    field, found = dataset.schema[name], dict[int, tuple[str, str]]()
+    some = [] if field.kind == "image" else drawn(len(dataset), _LIMITED)
+    limits = value_limits(dataset.read_batch(some, fields=[name])[name]) if some else (0.0, 1.0)
     for number in numbers:
         value, said = value_and_caption(dataset, name, number)
         text = as_text(said)
