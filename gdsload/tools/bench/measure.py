@@ -19,7 +19,7 @@ from gdsload.tools.bench.facts import Facts, State
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size_of, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
+from gdsload.tools.bench.turns import Warm, late_samples, run_turn, settle
 
 Progress = Callable[[str, float, float], None]
 """Called with a text on the present step, the seconds that have passed, and those that all of it is likely to take. An
@@ -165,9 +165,9 @@ class _Bench:
 
         def prepare(epoch: int) -> Warm:
             nonlocal most
-            late = LateSamples(self.plan, stored, epoch)
+            warm = late_samples(self.plan, stored, epoch)
             most = max(most, self._drop())
-            return late.warm
+            return warm
 
         for turn, rows in self._begun_rounds("cold"):
             if self._drive is not None:

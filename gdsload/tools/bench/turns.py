@@ -34,25 +34,20 @@ Warm = Callable[[], bool]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class LateSamples:
-    """Some samples of the last quarter of an epoch, with the pages of their largest columns.
+def late_samples(plan: BenchPlan, rows: StoredRows, epoch: int) -> Warm:
+    """A function that says whether more than a tenth of some samples of an epoch's last quarter are in the page cache.
 
-    While they are not in the page cache, the epoch is a cold one. What a row reads ahead of itself is not among them,
-    but what the kernel reads around its samples may be.
+    It looks at pages of their largest columns. While they are not there, the epoch is a cold one. What a row reads
+    ahead of itself is not among them, but what the kernel reads around its samples may be.
     """
-
-    def __init__(self, plan: BenchPlan, rows: StoredRows, epoch: int) -> None:
-        random = np.random.default_rng(epoch)
-        steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
-        ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
-        columns, _ = rows.columns(ids)
-        largest = max(columns, key=lambda column: column.extents.total_bytes).extents
-        middle = largest.offset + largest.nbytes // 2
-        self._places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
-
-    def warm(self) -> bool:
-        """Return whether more than a tenth of them are in the page cache."""
-        return resident_share(self._places) > _WARM_SHARE
+    random = np.random.default_rng(epoch)
+    steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
+    ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
+    columns, _ = rows.columns(ids)
+    largest = max(columns, key=lambda column: column.extents.total_bytes).extents
+    middle = largest.offset + largest.nbytes // 2
+    places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
+    return lambda: resident_share(places) > _WARM_SHARE
 
 
 class Usage(NamedTuple):
