@@ -40,7 +40,7 @@ from gdsload.tools.bench.bench_plan import BenchPlan, describe, machine, make_pl
 from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.cache_state import drop, fill
 from gdsload.tools.bench.rows import LoaderRow
-from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
+from gdsload.tools.bench.turns import Warm, late_samples, run_turn, settle
 
 __all__ = ["main"]
 
@@ -143,7 +143,7 @@ def _trial(plan: BenchPlan, row: LoaderRow, value: Value, state: str, number: in
         found = drop(plan.files) if state == "cold" else fill(plan.files)
         if not (found.cold if state == "cold" else found.hot):
             raise RuntimeError(f"the files cannot be made {state}: {found}")
-        return LateSamples(plan, StoredRows(plan.path), epoch).warm
+        return late_samples(plan, StoredRows(plan.path), epoch)
 
     with ExitStack() as stack:
         for module, name, wanted in value.patches:

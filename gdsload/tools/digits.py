@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import random_split
 
 from gdsload.backends.base import BackendStatus
@@ -57,12 +57,8 @@ def run_demo(
 ) -> DemoResult:
     """Convert, train, test.
 
-    Args:
-        epochs: how many epochs to train.
-        seed: seed of the split, the order and the weights.
-        device: where to train; None for the accelerator, or the CPU if there is none.
-        keep: a folder to leave the shards in; None puts them into a temporary one.
-        progress: called with the epochs that are through, and how many there are.
+    The shards stay in the folder `keep`, if it is given. `progress` is called with the epochs that are through, and
+    how many there are.
 
     Raises:
         OptionError: if scikit-learn is not installed.
@@ -134,7 +130,6 @@ def _network() -> nn.Module:
 
 def _accuracy(model: nn.Module, batches: DataLoader) -> float:
     model.eval()
-    right: list[Tensor] = []
     with torch.inference_mode():
-        right.extend(model(batch["image"]).argmax(1) == batch["label"] for batch in batches)
+        right = [model(batch["image"]).argmax(1) == batch["label"] for batch in batches]
     return float(torch.cat(right).double().mean())

@@ -24,13 +24,10 @@ def as_text(text: str) -> str:
 
 
 def web_page(title: str, style: str, body: str) -> str:
-    """An HTML page.
+    """An HTML page, with a title as text, CSS in addition to the frame's, and the HTML of the body.
 
-    Args:
-        title: the title, as text.
-        style: CSS in addition to the frame's. It may use the colours `--ink`, `--dim`, `--paper`, `--line`, `--box`
-            (the background of boxes), and `--ours` and `--other` for bars.
-        body: the HTML of the body.
+    The style may use the colours `--ink`, `--dim`, `--paper`, `--line`, `--box` (the background of boxes), and `--ours`
+    and `--other` for bars.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'

@@ -25,10 +25,7 @@ def check_row(row: Row, plan: BenchPlan) -> dict[str, Any]:
     """Compare samples of the first batches of a row with the dataset's, in the order that the loader is to have.
 
     Up to 512 samples and about 64 MiB of them are compared, drawn with a fixed seed, of what comes within two seconds.
-    `ShardDataset` reads them without mapping a file.
-
-    Returns:
-        The comparison, for the record.
+    `ShardDataset` reads them without mapping a file. Returns the comparison, for the record.
 
     Raises:
         ReadError: if a sample is not what the dataset holds, or a batch has fewer or more.

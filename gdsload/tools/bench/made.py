@@ -17,12 +17,7 @@ _STEP_BYTES = 64 * 2**20
 
 
 def make_dataset(folder: str | os.PathLike[str], num_bytes: int, row_bytes: int = 150_000) -> str:
-    """Write a dataset of random rows into a new folder in `folder`, and return its path.
-
-    Args:
-        folder: where; it is made if it is missing.
-        num_bytes: bytes of all rows, rounded down to whole rows.
-        row_bytes: bytes of a sample.
+    """Write a dataset of whole random rows into a new folder in `folder`, which may be missing, and return its path.
 
     Raises:
         OptionError: if there is not one row.

@@ -19,7 +19,7 @@ from gdsload.tools.bench.facts import Facts, State
 from gdsload.tools.bench.limits import drive_limit, link_limit, memory_limit, shown
 from gdsload.tools.bench.rows import ControlRow, LoaderRow, Row, make_rows, size_of, synchronise
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import LateSamples, Warm, run_turn, settle
+from gdsload.tools.bench.turns import Warm, late_samples, run_turn, settle
 
 Progress = Callable[[str, float, float], None]
 """Called with a text on the present step, the seconds that have passed, and those that all of it is likely to take. An
@@ -38,10 +38,6 @@ def run_bench(plan: BenchPlan, *, progress: Progress | None = None) -> dict[str,
     """Compare bytes, then measure. Ctrl-C ends it with what has been measured by then.
 
     It starts processes for torch's loader: a script calls it below ``if __name__ == "__main__":``.
-
-    Args:
-        plan: what is measured.
-        progress: see `Progress`.
 
     Returns:
         The record: plain dicts, lists, numbers and texts. ``cold`` and ``hot`` are None if not asked for, or if they
@@ -169,9 +165,9 @@ class _Bench:
 
         def prepare(epoch: int) -> Warm:
             nonlocal most
-            late = LateSamples(self.plan, stored, epoch)
+            warm = late_samples(self.plan, stored, epoch)
             most = max(most, self._drop())
-            return late.warm
+            return warm
 
         for turn, rows in self._begun_rounds("cold"):
             if self._drive is not None:

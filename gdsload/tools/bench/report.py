@@ -28,13 +28,9 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def render_text(
     record: dict[str, Any], width: int = 80, *, blocks: bool = True, painted: Paint = lambda text, _colour: text
 ) -> str:
-    """The report.
+    """The report on a record of `run_bench` with its verdict, in lines of `width` columns.
 
-    Args:
-        record: what `run_bench` returns, with its verdict.
-        width: the columns that lines may have.
-        blocks: whether bars are drawn with block characters, which not all encodings have.
-        painted: gives a text a colour.
+    With `blocks`, bars are drawn with block characters, which not all encodings have.
     """
     lines = [line for name, text in contents.conditions(record).items() for line in _labelled(name, text, width)]
     for title, entries in (("LIMITS", contents.limits(record)), ("COLD START", contents.cold_start(record))):

@@ -14,13 +14,7 @@ def commands(files: Sequence[str], read_bytes: int, *, shuffle: bool | str, devi
     """The words of a command for each program.
 
     fio reads several of the largest shards by O_DIRECT; gdsio one, into the GPU by cuFile, or, with ``-x 2`` for
-    ``-x 0``, by way of CPU memory. Nothing is written.
-
-    Args:
-        files: the shards.
-        read_bytes: bytes of one read.
-        shuffle: as `gdsload.DataLoader` has it; False reads in order.
-        device: where batches go; gdsio is left out if it is no GPU.
+    ``-x 0``, by way of CPU memory; it is left out if the device is no GPU. Nothing is written.
     """
     sizes = {os.path.realpath(file): os.stat(file).st_size for file in files}
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_MOST_FILES]

@@ -28,11 +28,8 @@ def summary(
 ) -> dict[str, Any]:
     """A row of a table, for the record.
 
-    Args:
-        row: the row.
-        taken: its turns, at least one, and the seconds between the batches of each.
-        limit: the name and GB/s of the limit; None: it is not known.
-        cold: whether the page cache was cold.
+    `taken` has its turns, at least one, and the seconds between the batches of each; `limit` the name and GB/s of the
+    limit, or None if it is not known.
     """
     turns = [turn for turn, _ in taken]
     found = totals(turns)

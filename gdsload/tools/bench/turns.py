@@ -34,25 +34,20 @@ Warm = Callable[[], bool]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class LateSamples:
-    """Some samples of the last quarter of an epoch, with the pages of their largest columns.
+def late_samples(plan: BenchPlan, rows: StoredRows, epoch: int) -> Warm:
+    """A function that says whether more than a tenth of some samples of an epoch's last quarter are in the page cache.
 
-    While they are not in the page cache, the epoch is a cold one. What a row reads ahead of itself is not among them,
-    but what the kernel reads around its samples may be.
+    It looks at pages of their largest columns. While they are not there, the epoch is a cold one. What a row reads
+    ahead of itself is not among them, but what the kernel reads around its samples may be.
     """
-
-    def __init__(self, plan: BenchPlan, rows: StoredRows, epoch: int) -> None:
-        random = np.random.default_rng(epoch)
-        steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
-        ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
-        columns, _ = rows.columns(ids)
-        largest = max(columns, key=lambda column: column.extents.total_bytes).extents
-        middle = largest.offset + largest.nbytes // 2
-        self._places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
-
-    def warm(self) -> bool:
-        """Return whether more than a tenth of them are in the page cache."""
-        return resident_share(self._places) > _WARM_SHARE
+    random = np.random.default_rng(epoch)
+    steps = random.integers(plan.batches * 3 // 4, plan.batches, _LATE_BATCHES).tolist()
+    ids = np.concatenate([random.choice(some, _LATE_SAMPLES) for some in plan.ids(epoch, steps)])
+    columns, _ = rows.columns(ids)
+    largest = max(columns, key=lambda column: column.extents.total_bytes).extents
+    middle = largest.offset + largest.nbytes // 2
+    places = list(zip(map(rows.source, largest.file.tolist()), middle.tolist(), strict=True))
+    return lambda: resident_share(places) > _WARM_SHARE
 
 
 class Usage(NamedTuple):
@@ -193,20 +188,11 @@ def _measured(
 def run_turn(
     row: Row, plan: BenchPlan, number: int, prepare: Callable[[int], Warm] | None = None
 ) -> tuple[dict[str, Any], list[float]]:
-    """A turn of a row.
+    """A turn of a row, for the record, and the seconds between its batches; turns of one number have the same order.
 
     Without `prepare`, epochs follow one another. With it, a turn has parts, each of one epoch at most: it is called
     before each, with the number of the epoch, and has the page cache cold, for which rows that map files are closed
     first. It returns what then says whether the page cache has become warm.
-
-    Args:
-        row: the row.
-        plan: what is measured.
-        number: of the turn, so that all rows of a round have the same order.
-        prepare: see above.
-
-    Returns:
-        The turn, for the record, and the seconds between its batches.
     """
     parts, between = list[dict[str, Any]](), list[float]()
     left_s, until = plan.turn_s, time.monotonic() + 3 * (plan.turn_s + plan.ramp_s)

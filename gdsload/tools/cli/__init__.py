@@ -82,11 +82,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
-
-    Args:
-        arguments: the command line after the program's name; None for that of the process.
-    """
+    """Run a command and return its exit code; `arguments` None: those of the process."""
     safe_streams()
     words = _as_options(list(sys.argv[1:] if arguments is None else arguments))
     whole, commands = make_parser()

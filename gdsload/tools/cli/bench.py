@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gdsload.backends.names import BACKEND_CHOICES, SUMMARIES
 from gdsload.errors import OptionError
@@ -68,13 +68,11 @@ def _add_measure(parser: Parser) -> None:
     )
     parser.add_argument("--seconds", type=as_seconds, metavar="S", help="length of a turn, regardless of the budget")
     parser.add_argument(
-        "--shuffle", choices=("full", "block", "none"),
-        help="the order of samples (default: chosen for the dataset)",
-    )  # fmt: skip
+        "--shuffle", choices=("full", "block", "none"), help="the order of samples (default: chosen for the dataset)"
+    )
     parser.add_argument(
-        "--batch-size", type=as_count, default=None, metavar="N",
-        help="samples of a batch (default: about 16 MiB, 65536 at most)",
-    )  # fmt: skip
+        "--batch-size", type=as_count, metavar="N", help="samples of a batch (default: about 16 MiB, 65536 at most)"
+    )
     parser.add_argument("--device", default=None, help="device of the batches (default: the accelerator, or the CPU)")
     ways = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items())
     add_list(
@@ -94,7 +92,7 @@ def _add_measure(parser: Parser) -> None:
 
 def _add_output(parser: Parser) -> None:
     parser.add_argument(
-        "--expect", action="append", type=_Expectation, metavar="RULE",
+        "--expect", action="append", type=_rule, metavar="RULE",
         help="exit with 1 if the rule fails: gds=yes, cold>=10 or hot>=40 (GB/s of backend auto); may be repeated",
     )  # fmt: skip
     shown = parser.add_mutually_exclusive_group()
@@ -128,30 +126,26 @@ def _duration(text: str) -> float:
     return seconds
 
 
-class _Expectation:
-    """A rule that a record has to hold."""
+def _rule(text: str) -> re.Match[str]:
+    """A rule that a record has to hold: what GDS has to be, or a state of the page cache and its least GB/s."""
+    found = re.fullmatch(rf"(?:gds\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))", text.strip())
+    if found is None:
+        known = f"write gds={'|'.join(_GDS)}, 'cold>=10' or 'hot>=40' (GB/s)"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rule; {known}")
+    return found
 
-    def __init__(self, text: str) -> None:
-        found = re.fullmatch(rf"\s*(?:(gds)\s*=\s*({'|'.join(_GDS)})|(cold|hot)\s*>=\s*(\d+(?:\.\d+)?))\s*", text)
-        if found is None:
-            known = f"write gds={'|'.join(_GDS)}, 'cold>=10' or 'hot>=40' (GB/s)"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a rule; {known}")
-        self._text, self._gds = text.strip(), found[2]
-        self._state: Literal["cold", "hot"] = "hot" if found[3] == "hot" else "cold"
-        self._least = float(found[4] or 0)
 
-    def broken(self, record: dict[str, Any]) -> str:
-        """A sentence on why the record does not hold it; empty if it does."""
-        from gdsload.tools.bench.facts import Facts, figure, rate
+def _broken(rule: re.Match[str], record: dict[str, Any]) -> str:
+    """A sentence on why a record does not hold a rule; empty if it does."""
+    from gdsload.tools.bench.facts import Facts, figure, rate
 
-        if self._gds:
-            found = record["verdict"]
-            same = found["gds"] == self._gds
-            return "" if same else f"{self._text}: it is {found['gds']}. {found['sentence']}"
-        row = Facts(record).chosen(self._state)
-        if row is None:
-            return f"{self._text}: no row was measured"
-        return "" if rate(row) >= self._least else f"{self._text}: {row['name']} reads {figure(rate(row))} GB/s"
+    if rule[1]:
+        found = record["verdict"]
+        return "" if found["gds"] == rule[1] else f"{rule[0]}: it is {found['gds']}. {found['sentence']}"
+    row = Facts(record).chosen("hot" if rule[2] == "hot" else "cold")
+    if row is None:
+        return f"{rule[0]}: no row was measured"
+    return "" if rate(row) >= float(rule[3]) else f"{rule[0]}: {row['name']} reads {figure(rate(row))} GB/s"
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -260,7 +254,7 @@ def _show(record: dict[str, Any], chosen: argparse.Namespace) -> int:
     if record["stopped"]:
         show_note("stopped", record["stopped"])
         return 143 if "SIGTERM" in record["stopped"] else 130
-    broken = [why for rule in chosen.expect or () if (why := rule.broken(record))]
+    broken = [why for rule in chosen.expect or () if (why := _broken(rule, record))]
     for why in broken:
         show_note("not met", why)
     return 1 if broken else 0

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdsload.errors import FormatError, GdsloadError
-from gdsload.shards.format.image_header import read_image_header
+from gdsload.errors import GdsloadError
 from gdsload.shards.format.metadata import class_names
 from gdsload.tools.bench.cache_state import look, why_blind
-from gdsload.tools.cli.samples import SEED, Spread, drawn, label_field, labels_of, spread, spread_of
+from gdsload.tools.cli.samples import SEED, Spread, drawn, header_of, label_field, labels_of, spread, spread_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,12 +136,7 @@ def lengths_of(lengths: NDArray[np.int64]) -> Lengths:
 
 def _images(found: Sequence[bytes]) -> str:
     """The codecs and sizes of encoded images, as text."""
-    headers = []
-    for one in found:
-        try:
-            headers.append(read_image_header(one))
-        except FormatError:
-            continue
+    headers = [header for one in found if (header := header_of(one))]
     if not headers:
         return ""
     codecs = Counter(one.codec for one in headers)

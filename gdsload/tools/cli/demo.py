@@ -26,10 +26,7 @@ def add_to(commands: Commands[Parser]) -> None:
     )
     parser.add_argument("--device", default=None, help="where to train (default: the accelerator, or the CPU)")
     parser.add_argument(
-        "--keep",
-        default=None,
-        metavar="FOLDER",
-        help="leave the shards in FOLDER, which must not exist (default: none)",
+        "--keep", metavar="FOLDER", help="leave the shards in FOLDER, which must not exist (default: none)"
     )
     parser.set_defaults(run=_run)
 

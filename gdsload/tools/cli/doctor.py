@@ -57,11 +57,7 @@ def add_to(commands: Commands[Parser]) -> None:
         help="make a trial read with cuFile (default: unless it is known to hang this machine)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout",
-        type=as_seconds,
-        default=30.0,
-        metavar="S",
-        help="seconds for each process with CUDA (default: 30)",
+        "--timeout", type=as_seconds, default=30.0, metavar="S", help="seconds for each process with CUDA (default: 30)"
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless the verdict is gds")
     parser.set_defaults(run=_run)

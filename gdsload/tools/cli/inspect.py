@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from gdsload.shards.catalog import Catalog
     from gdsload.tools.doctor.block import Volume
 
+_PICTURES, _PICKS = 16, ("random", "first", "class")
 _EXAMPLES = """
 gdsload inspect shards/
 gdsload inspect shards/ --html card.html
 gdsload inspect shards/ --sample -1
+gdsload inspect shards/ --image image --pick class --out sheet.png
 """
 
 
@@ -35,28 +37,40 @@ def add_to(commands: Commands[Parser]) -> None:
     parser = commands.add_parser(
         "inspect", help="show a dataset's fields, shards, counts and sizes", example=_EXAMPLES,
         usage="gdsload inspect PATH [options]",
-        description="Show a dataset's fields, shards, counts and sizes; or a sample; or write the dataset card, "
-        "an HTML page.",
+        description="Show a dataset's fields, shards, counts and sizes; or a sample; or images of some samples; "
+        "or write the dataset card, an HTML page.",
     )  # fmt: skip
+    or_none = partial(as_count, at_least=0)
     parser.add_argument("path", metavar="PATH", help="a dataset's folder, a folder of safetensors files, or one file")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--shards",
-        type=partial(as_count, at_least=0),
-        default=10,
-        metavar="N",
-        help="list at most N shards (default: %(default)s)",
+        "--shards", type=or_none, default=10, metavar="N", help="list at most N shards (default: %(default)s)"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="show this sample; -1 is the last one")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="show this sample; -1 is the last one; with --image: start here"
+    )
     form.add_argument("--html", metavar="FILE", help="write the dataset card: fields, classes, lengths, images, texts")
+    form.add_argument("--image", metavar="FIELD", help="write a contact sheet of this field")
+    parser.add_argument(
+        "--pick", choices=_PICKS, help="samples on the sheet: random, the first, or of each class (default: random)"
+    )
+    parser.add_argument("--count", type=or_none, metavar="N", help=f"images on it (default: {_PICTURES})")
+    parser.add_argument(
+        "--out", metavar="FILE", help="the file to write; its name sets the format (default: sheet.png)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
     parser.set_defaults(run=_run)
 
 
 def _run(chosen: argparse.Namespace) -> int:
+    for flag in ("pick", "count", "out"):
+        if chosen.image is None and getattr(chosen, flag) is not None:
+            raise OptionError(f"--{flag} is for a contact sheet", remedy="Pass --image FIELD, too.")
     if chosen.html is not None and chosen.sample is not None:
         raise OptionError("--html takes no --sample, since it shows random samples", remedy="Leave one out.")
+    if chosen.image is not None:
+        return _sheet(chosen)
     if chosen.html is not None:
         return _card(chosen)
     if chosen.sample is not None:
@@ -112,11 +126,28 @@ def _show(found: Catalog, shards: int) -> None:
         say(f"and {len(found.sources) - shards} more")
 
 
+def _sheet(chosen: argparse.Namespace) -> int:
+    from gdsload.loader.dataset import ShardDataset
+    from gdsload.tools.cli.sheet import pick_samples, save_sheet
+
+    out: str = chosen.out or "sheet.png"
+    _refuse_out(out, "sheet", chosen)
+    how = chosen.pick or ("random" if chosen.sample is None else "first")
+    count = _PICTURES if chosen.count is None else chosen.count
+    dataset = ShardDataset(chosen.path)
+    shown = save_sheet(dataset, chosen.image, pick_samples(dataset, how, count, first=chosen.sample or 0), out)
+    which = {
+        "random": "random samples",
+        "class": "random samples of each class",
+        "first": f"samples {shown[0]} to {shown[-1]}",
+    }
+    say(f"{out}: {counted(len(shown), 'image')}, {which[how]}")
+    return 0
+
+
 def _card(chosen: argparse.Namespace) -> int:
     out: str = chosen.html
-    if os.path.lexists(out) and not chosen.overwrite:
-        raise OptionError("the file already exists", file=out, remedy="Name another one, or pass --overwrite.")
-    refuse_unwritable(out, "page")
+    _refuse_out(out, "page", chosen)
     with closing(Bar(sys.stderr)) as bar:
         bar.say("starting…")
         from gdsload.loader.dataset import ShardDataset
@@ -127,6 +158,12 @@ def _card(chosen: argparse.Namespace) -> int:
     write_whole(out, page, "page")
     say(f"{out}: {format_bytes(len(page))}; open it in a browser")
     return 0
+
+
+def _refuse_out(out: str, what: str, chosen: argparse.Namespace) -> None:
+    if os.path.lexists(out) and not chosen.overwrite:
+        raise OptionError("the file already exists", file=out, remedy="Name another one, or pass --overwrite.")
+    refuse_unwritable(out, what)
 
 
 def _tree(found: Catalog) -> dict[str, object]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.image_header import image_codec, read_image_header
+from gdsload.shards.format.image_header import ImageHeader, read_image_header
 from gdsload.shards.format.metadata import class_names
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ def facts(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
+    found: dict[str, Any]
     if isinstance(value, str):
         return {"type": "str", "characters": len(value), "text": value}
     if isinstance(value, bytes):
-        return {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" "), **_picture(value)}
-    found: dict[str, Any] = {"type": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+        found = {"type": "bytes", "bytes": len(value), "first": value[:_FIRST].hex(" ")}
+        header, names = header_of(value), ("codec", "width", "height", "orientation")
+        return found | {"image": {name: getattr(header, name) for name in names}} if header else found
+    found = {"type": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
     known, first = spread_of(value), value.flatten()[:_FIRST].tolist()
     if known is None:
         return found | {"first": [str(number) for number in first]}
@@ -97,16 +100,12 @@ def spread(numbers: NDArray[Any]) -> Spread:
     return Spread(numbers.size, least, greatest, mean, nan, infinite, tuple(map(int, bars)))
 
 
-def _picture(value: bytes) -> dict[str, Any]:
-    """The codec, size and orientation of an encoded image; empty for other bytes."""
-    if image_codec(value) is None:
-        return {}
+def header_of(value: bytes) -> ImageHeader | None:
+    """The header of an encoded image; None for other bytes, and if it is damaged."""
     try:
-        header = read_image_header(value)
+        return read_image_header(value)
     except FormatError:
-        return {}
-    size = {"width": header.width, "height": header.height, "orientation": header.orientation}
-    return {"image": {"codec": header.codec, **size}}
+        return None
 
 
 def lines(sample: Mapping[str, Any]) -> list[str]:

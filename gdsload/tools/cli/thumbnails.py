@@ -1,4 +1,4 @@
-"""Small images of samples, as HTML for the dataset card."""
+"""Images of samples, and small ones as HTML for the dataset card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gdsload.loader.dataset import ShardDataset
     from gdsload.shards.format.schema import Field
 
-_CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3, 4)
 _LEAST = 8
 """Pixels of the shorter side below which a field of arrays is no image, but some other matrix."""
 _SMALL = 64
@@ -37,9 +37,9 @@ def has_pictures(field: Field) -> bool:
         return True
     sides = field.shape
     if len(sides) == 3:
-        if sides[0] not in _CHANNELS and sides[2] not in _CHANNELS:
+        if sides[0] not in CHANNELS and sides[2] not in CHANNELS:
             return False
-        sides = sides[1:] if sides[0] in _CHANNELS else sides[:2]
+        sides = sides[1:] if sides[0] in CHANNELS else sides[:2]
     numbers = field.dtype.name in ("uint8", "bool") or "float" in field.dtype.name
     return numbers and len(sides) == 2 and min(side or 0 for side in sides) >= _LEAST
 
@@ -54,20 +54,37 @@ def thumbnails(dataset: ShardDataset, name: str, numbers: list[int], large: int)
     except ImportError:
         return {}
     # Limits are of the same samples for all images of a field. An encoded image needs none.
-    encoded, found = dataset.schema[name].kind == "image", dict[int, tuple[str, str]]()
-    some = drawn(len(dataset), _LIMITED)
-    limits = (0.0, 1.0) if encoded or not some else value_limits(dataset.read_batch(some, fields=[name])[name])
-    classes = [one for one in class_names(dataset.metadata) if one in dataset.schema]
+    field, found = dataset.schema[name], dict[int, tuple[str, str]]()
+    some = [] if field.kind == "image" else drawn(len(dataset), _LIMITED)
+    limits = value_limits(dataset.read_batch(some, fields=[name])[name]) if some else (0.0, 1.0)
     for number in numbers:
-        batch = dataset.read_batch([number], fields=list(dict.fromkeys([name, *classes])))
-        sample = {one: values[0] for one, values in batch.items()}
-        value, text = sample[name], as_text(caption(dataset.metadata, sample, number))
+        value, said = value_and_caption(dataset, name, number)
+        text = as_text(said)
         with suppress(Exception):  # Pillow's decoders raise many; `gdsload verify --deep` names a damaged image
-            pixels = decode_image(memoryview(value), read_image_header(value)) if encoded else as_picture(value, limits)
-            picture = Image.fromarray(pixels)
+            picture = Image.fromarray(as_picture(image_of(value, field), limits))
             kind = ' class="small"' if max(picture.size) <= _SMALL else ""
             found[number] = f'<img{kind} src="{_address(Image, picture, large)}" alt="{text}" title="{text}"/>', text
     return found
+
+
+def value_and_caption(dataset: ShardDataset, name: str, number: int) -> tuple[Any, str]:
+    """A sample's value of a field, and the caption of its image."""
+    classes = [one for one in class_names(dataset.metadata) if one in dataset.schema]
+    # Not the whole sample, which may be large.
+    batch = dataset.read_batch([number], fields=list(dict.fromkeys([name, *classes])))
+    sample = {one: values[0] for one, values in batch.items()}
+    return sample[name], caption(dataset.metadata, sample, number)
+
+
+def image_of(value: Any, field: Field) -> torch.Tensor:
+    """A value of a field as ``[H, W]`` or ``[H, W, C]``; channels come first where both ends could be.
+
+    An encoded image becomes uint8, as a loader decodes it; any error of Pillow's decoders may be raised.
+    """
+    if field.kind == "image":
+        return torch.from_numpy(decode_image(memoryview(value), read_image_header(value)))
+    image: torch.Tensor = value
+    return image.movedim(0, 2) if len(field.shape) == 3 and field.shape[0] in CHANNELS else image
 
 
 def value_limits(values: torch.Tensor) -> tuple[float, float]:
@@ -79,12 +96,10 @@ def value_limits(values: torch.Tensor) -> tuple[float, float]:
 
 
 def as_picture(image: torch.Tensor, limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """An image of any element type as uint8 ``[H, W]`` or ``[H, W, C]``; channels come first where both ends could be.
+    """An image of any element type, ``[H, W]`` or ``[H, W, C]``, as uint8; without an axis of one channel.
 
     `limits` are the values that become 0 and 255; uint8 is left as it is.
     """
-    if image.dim() == 3 and image.shape[0] in _CHANNELS:
-        image = image.movedim(0, 2)
     if image.dtype != torch.uint8:
         low, high = limits
         scaled = (image.to(torch.float64) - low) * (255 / (high - low) if high > low else 0)

@@ -23,10 +23,7 @@ def write_whole(path: str, content: bytes, what: str) -> None:
     A link stays: the file that it leads to is written. A device, a pipe, and a file in a folder that takes no other
     are written to as they are. A pipe without a reader is an error.
 
-    Args:
-        path: the file.
-        content: all of it.
-        what: the file's content in errors, such as ``"page"``.
+    In errors the content is called `what`, such as ``"page"``.
 
     Raises:
         WriteError: if the system refuses it; the file that was there is as before.

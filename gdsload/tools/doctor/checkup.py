@@ -22,14 +22,7 @@ from gdsload.errors import DatasetNotFoundError
 from gdsload.system.probe import CufileProbe
 from gdsload.system.probe.known_bugs import driver_version
 from gdsload.system.version import __version__
-from gdsload.tools.doctor import (
-    conditions,
-    cufile_checks,
-    gpu_checks,
-    machine_checks,
-    package_checks,
-    storage_checks,
-)
+from gdsload.tools.doctor import conditions, cufile_checks, gpu_checks, machine_checks, package_checks, storage_checks
 from gdsload.tools.doctor.block import Volume
 from gdsload.tools.doctor.context import Check, Context, DataPlace, locate
 from gdsload.tools.doctor.finding import Finding, Report, clip, unknown

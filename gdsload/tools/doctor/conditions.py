@@ -75,8 +75,7 @@ def kernel(context: Context) -> Finding:
         return condition(context, None, "the kernel's version cannot be read")
     if red_hat and red_hat.groups() == ("9", "5") and context.system.architecture == "x86_64":
         fix = Fix("Boot a kernel of RHEL 9.6 or later", "root", "a reboot", ("sudo dnf upgrade kernel", REBOOT))
-        message = f"Linux {release}: NVIDIA does not support P2PDMA on RHEL 9.5"
-        return condition(context, False, message, fix)
+        return condition(context, False, f"Linux {release}: NVIDIA does not support P2PDMA on RHEL 9.5", fix)
     if red_hat or (int(match[1]), int(match[2])) >= _KERNEL:
         return condition(context, True, f"Linux {release}")
     fix = Fix("Boot Linux 6.2 or later", "root", "a reboot")
@@ -101,16 +100,14 @@ def driver(context: Context, *, oldest: int) -> Finding:
     if not is_open:
         return condition(context, False, f"the NVIDIA driver {version} is not the open one", OPEN_DRIVER)
     if int(version.partition(".")[0]) < oldest:
-        message = f"the NVIDIA driver {version} is older than {oldest}"
-        return condition(context, False, message, OPEN_DRIVER)
+        return condition(context, False, f"the NVIDIA driver {version} is older than {oldest}", OPEN_DRIVER)
     return condition(context, True, f"open NVIDIA driver {version}")
 
 
 def static_bar1(context: Context) -> Finding:
     """The driver's registry keys, from its `params`: the parameter in sysfs is empty even if it is set."""
     if context.system.architecture not in ("x86_64", "AMD64"):
-        message = f"the driver needs no registry keys on {clip(context.system.architecture)}"
-        return condition(context, True, message)
+        return condition(context, True, f"the driver needs no registry keys on {clip(context.system.architecture)}")
     dwords = registry_dwords(context)
     if dwords is None:
         return condition(context, None, "/proc/driver/nvidia/params cannot be read")
@@ -174,11 +171,10 @@ def nvme(context: Context) -> Finding:
         return condition(context, True, "the data are not on NVMe, so its driver does not matter")
     modules = context.system.tree.text("/proc/driver/nvidia-fs/modules")
     if modules is not None:
-        registered = bool(re.search(r"^\s*nvme\s*:", modules, re.MULTILINE))
-        message = "the nvme driver is registered with nvidia-fs"
-        if not registered:
-            message = "the nvme driver is not registered with nvidia-fs; the kernel's own has no hooks for it"
-        return condition(context, registered, message, _PATCHED)
+        if re.search(r"^\s*nvme\s*:", modules, re.MULTILINE):
+            return condition(context, True, "the nvme driver is registered with nvidia-fs")
+        message = "the nvme driver is not registered with nvidia-fs; the kernel's own has no hooks for it"
+        return condition(context, False, message, _PATCHED)
     symbols = context.system.tree.data("/proc/kallsyms", _SYMBOLS_LIMIT_BYTES)
     if not symbols:
         return condition(context, None, "the nvme driver's hooks for nvidia-fs cannot be checked")

@@ -109,13 +109,11 @@ def variables(context: Context) -> Finding:
     if name not in known:
         return ok(named or "no environment variable of cuFile is set")
     if version is None:
-        message = f"{named}: only libcufile up to 1.16 reads {name}, and its version is not known"
-        return info(message)
+        return info(f"{named}: only libcufile up to 1.16 reads {name}, and its version is not known")
     if (int(version[1]), int(version[2])) < _UNREAD_FROM:
         return ok(f"{named}: libcufile {version[0]} reads it")
     fix = Fix(f"Set allow_compat_mode in {clip(context.config.path)} instead", commands=(f"unset {name}",))
-    message = f"{name} is set, but libcufile {version[0]} no longer reads it (1.16 did)"
-    return trouble(context, message, fix)
+    return trouble(context, f"{name} is set, but libcufile {version[0]} no longer reads it (1.16 did)", fix)
 
 
 def udev(context: Context, volume: Volume) -> Finding:

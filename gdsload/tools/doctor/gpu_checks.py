@@ -30,8 +30,7 @@ def driver(context: Context) -> Finding:
         if context.container:
             line = "# docker run --gpus all ...   or Kubernetes: resources: {limits: {nvidia.com/gpu: 1}}"
             fix = Fix("Start the container with GPUs", "container", "a restart of it", (line,))
-        message = f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded"
-        return error(message, fix)
+        return error(f"there is an NVIDIA GPU at {context.gpu_address()}, but its driver is not loaded", fix)
     return info("no NVIDIA driver and no NVIDIA GPU")
 
 
@@ -123,8 +122,7 @@ def part(context: Context) -> Finding:
         message = f"{clip(name)} is a vGPU of a model before Ada, which GDS does not support"
         return trouble(context, message, fix)
     if " MIG " in f"{name} ":
-        message = f"{clip(name)} is a MIG slice, on which NVIDIA does not document GDS: see cufile.probe"
-        return info(message)
+        return info(f"{clip(name)} is a MIG slice, on which NVIDIA does not document GDS: see cufile.probe")
     if virtual:
         return info(f"{clip(name)} is a vGPU: GDS needs the open driver")
     return ok("neither MIG nor vGPU")

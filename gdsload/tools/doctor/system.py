@@ -25,7 +25,7 @@ MODULES = {"cupy": "cupy", "cuda-bindings": "cuda.bindings"}
 """Optional packages by their common names, with the module of each."""
 _DISTRIBUTIONS = ("cupy", "cuda-bindings", "cuda_bindings")
 _IMPORT_TIMEOUT_S = 20.0
-_probe = partial(ask_cufile, despite_bugs=True)
+_probe = partial(ask_cufile, despite_bugs=True)  # the doctor has looked for known bugs before
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ def _distributions() -> dict[str, str]:
 
 
 def _import_error(name: str) -> str:
+    """The error of importing a module in a process; empty if it works."""
     # -P: the working folder may hold untrusted data, and nothing in it may be imported.
     command = [sys.executable, "-P", "-c", f"{END_WITH_PARENT}; import {name}"]
     ran = run_bounded(command, timeout_s=_IMPORT_TIMEOUT_S, environ=os.environ)
@@ -100,16 +101,7 @@ def _device_number(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls that the checks make besides reading the tree; each can be exchanged.
-
-    Attributes:
-        try_gpu: (file, device, seconds): asks torch about the device, in a process.
-        probe: (file, device, seconds): see `ask_cufile`; known bugs have been looked for.
-        distributions: versions of the installed packages that matter, by their names.
-        import_error: (module): the error of importing it in a process; empty if it works.
-        can_load: (name): whether the linker finds a library.
-        number: (path): ``major:minor`` of its device, or None.
-    """
+    """The calls that the checks make besides reading the tree; each can be exchanged. Times are in seconds."""
 
     torch_build: Callable[[], TorchBuild] = _torch_build
     try_gpu: Callable[[str, str, float], GpuTrial] = _try_gpu

@@ -16,6 +16,7 @@ from gdsload.system.drive_rate import DriveRate
 from gdsload.tools.bench import bench_plan, made, make_dataset, make_plan, plan_text, rows, run_bench
 from gdsload.tools.bench import cache_state as cache
 from gdsload.tools.bench import measure as run
+from gdsload.tools.cli import Terminated
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +26,17 @@ def known_limits(monkeypatch):
     monkeypatch.setattr(run, "memory_limit", lambda _: {"gb_per_s": 1e6})
 
 
-@pytest.mark.parametrize("turns", [0, 3])
-def test_ctrl_c_gives_what_was_measured(planned, turns):
+@pytest.mark.parametrize(
+    ("turns", "signal", "name"),
+    [(0, KeyboardInterrupt, "Ctrl-C"), (3, KeyboardInterrupt, "Ctrl-C"), (3, Terminated, "SIGTERM")],
+)
+def test_a_signal_gives_what_was_measured(planned, turns, signal, name):
     def progress(what, _done, _of):
         if f"turn {turns + 1} of 5" in what:
-            raise KeyboardInterrupt
+            raise signal
 
     record = run_bench(planned(cold=False), progress=progress)
-    assert record["stopped"] == f"by Ctrl-C after {turns} of 5 turns"
+    assert record["stopped"] == f"by {name} after {turns} of 5 turns"
     assert sum(len(row["turns"]) for row in record["hot"]["rows"]) == turns
     assert record["cold"] is None
 

@@ -16,7 +16,7 @@ from gdsload.tools.bench.by_hand import StoredRows
 from gdsload.tools.bench.measure import rounds
 from gdsload.tools.bench.rows import LoaderRow, Row
 from gdsload.tools.bench.summary import noise_of, summary
-from gdsload.tools.bench.turns import LateSamples, Usage, run_turn
+from gdsload.tools.bench.turns import Usage, late_samples, run_turn
 
 BATCH = {"x": torch.zeros(1000, 10, dtype=torch.uint8)}
 PACE_S = 0.01
@@ -160,12 +160,12 @@ def test_a_plan_comes_true_where_preparing_takes_longer_than_measuring(bench_dat
 def test_what_comes_late_in_an_epoch_is_looked_at(planned, drops):
     plan = planned(shuffle="full", batch_size=5)
     rows = StoredRows(plan.path)
-    late = LateSamples(plan, rows, 3)
+    warm = late_samples(plan, rows, 3)
     assert cache_state.drop(plan.files).cold  # headers and offsets were read
-    assert not late.warm()
+    assert not warm()
     last = np.concatenate(list(plan.ids(3, range(105, 140))))
     rows.batch(last)
-    assert late.warm()
+    assert warm()
     rows.close()
 
 

@@ -11,7 +11,6 @@ import pytest
 import gdsload
 from gdsload.tools import bench
 from gdsload.tools.bench import rows
-from gdsload.tools.cli import Terminated
 from tests.tools.bench.records import GPU_MACHINE, made_record
 from tests.tools.cli.terminals import Terminal
 
@@ -132,18 +131,13 @@ def test_a_path_or_a_dataset_to_make(dataset, cli, measured, tmp_path):
         assert "--make takes no PATH" in cli("bench", more, "--make", "1MiB", tmp_path, code=2).err
     assert "'lots' is not a size" in cli("bench", "--make", "lots", tmp_path, code=2).err
     assert "there is no room" in cli("bench", "--make", "900000TiB", tmp_path, code=1).err
-    for place in (tmp_path, tmp_path / "no" / "x"):
-        assert "the page cannot be written there" in cli("bench", dataset, "--html", place, code=1).err
     assert not measured
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["bench", "inspect"])
-def test_a_page_that_cannot_be_written_is_refused_before_the_work(
-    dataset, cli, measured, tmp_path, monkeypatch, command
-):
-    monkeypatch.setattr("os.access", lambda *_: False)
-    assert "the page cannot be written there" in cli(command, dataset, "--html", tmp_path / "x.html", code=1).err
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(dataset, cli, measured, tmp_path, command):
+    assert "the page cannot be written there" in cli(command, dataset, "--html", tmp_path / "no" / "x", code=1).err
     assert not measured
 
 
@@ -195,15 +189,6 @@ def test_what_there_is_is_printed_when_it_is_stopped(dataset, command, measured,
     said = command(dataset, "--expect", "gds=yes", code=code)
     assert "COLD" in said.out
     assert said.err.endswith(f"stopped: by {by} after 4 of 20 turns\n")
-
-
-@pytest.mark.parametrize(("error", "by"), [(KeyboardInterrupt, "Ctrl-C"), (Terminated, "SIGTERM")])
-def test_the_record_says_how_it_was_stopped(dataset, error, by):
-    def stop(what, done, of):
-        raise error
-
-    record = bench.run_bench(bench.make_plan(str(dataset), device="cpu"), progress=stop)
-    assert record["stopped"].startswith(f"by {by} after 0 of ")
 
 
 def test_bars_have_other_characters_where_there_are_no_blocks(dataset, command, measured, monkeypatch):

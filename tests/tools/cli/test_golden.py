@@ -20,12 +20,11 @@ from tests.tools.golden import golden
 GOLDEN = Path(__file__).parent / "golden"
 HELP = ["", "--version", *(
     f"{command} --help" for command in (
-        "convert", "merge", "split", "reshard", "inspect", "verify", "doctor", "bench", "demo", "completion"
+        "convert", "split", "inspect", "verify", "doctor", "bench", "demo", "completion"
     )
-), "convert --help-source", "convert --help-source images", "convert --help-source parquet"]  # fmt: skip
+), "convert --help-source", "convert --help-source images"]  # fmt: skip
 NARROW = [
     "help",
-    "help convert",
     "help inspect",
     "convert --help-source numpy",
     "inspect words --sample 1",
@@ -71,6 +70,7 @@ FAULTS = [
     "bench a --backends auto,cpu",
     "inspect x.npy",
     "inspect a --sample 999",
+    "inspect a --image x",
     "verify damaged",
 ]
 SHOWN = {"help": HELP, "narrow": NARROW, "work": WORK, "faults": FAULTS}

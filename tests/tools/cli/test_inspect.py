@@ -102,6 +102,11 @@ def png(pixels):
     return stream.getvalue()
 
 
+def colours(path):
+    with pytest.importorskip("PIL.Image").open(path) as sheet:
+        return {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
+
+
 @pytest.fixture
 def named(tmp_path):
     """Encoded images of two classes."""
@@ -136,11 +141,35 @@ def test_anything_that_json_can_hold_is_shown(tmp_path, cli):
         assert "\x1b" not in cli("inspect", tmp_path / str(number)).out
 
 
+def test_a_sheet_of_encoded_images_has_their_classes(named, tmp_path, cli):
+    out = tmp_path / "sheet.png"
+    assert "4 images, random samples" in cli("inspect", named, "--image", "photo", "--out", out).out
+    assert {(number * 60, 255, 0) for number in range(4)} <= colours(out)
+
+
+def test_a_sheet_has_what_a_loader_decodes(tmp_path, cli):
+    """Of 16 bits the upper 8."""
+    out = tmp_path / "sheet.png"
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
+        writer.write({"x": png(np.full((4, 4), 0x5A00, np.uint16))})
+    cli("inspect", tmp_path / "d", "--image", "x", "--out", out)
+    assert (0x5A, 0x5A, 0x5A) in colours(out)
+
+
 def test_captions():
     metadata = {"classes": {"a": ["no", "yes"], "b": 3}}
     assert caption(metadata, {"a": torch.tensor(1), "b": torch.tensor(0)}, 7) == "7 yes"
     assert caption(metadata, {"a": torch.tensor(5)}, 7) == caption({}, {"a": torch.tensor(1)}, 7) == "7"
     assert caption(metadata, {"a": torch.tensor([1, 0])}, 7) == caption({"classes": 3}, {}, 7) == "7"
+
+
+def test_a_damaged_image_is_named(tmp_path, cli):
+    pytest.importorskip("PIL.Image")
+    with gdsload.ShardWriter(tmp_path / "d", {"x": gdsload.Field("image")}) as writer:
+        writer.write({"x": b"\xff\xd8\xff nothing more"})
+    said = cli("inspect", tmp_path / "d", "--image", "x", "--out", tmp_path / "s.png", code=1).err
+    assert "sample 0: the image cannot be decoded" in said
+    cli("inspect", tmp_path / "d", "--sample", "0")
 
 
 def test_a_sample_says_what_its_image_is(named, cli):

@@ -1,4 +1,6 @@
-"""`gdsload inspect --sample`, and values as pixels of a card."""
+"""`gdsload inspect --sample` and `--image`, and values as pixels."""
+
+import sys
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import torch
 
 import gdsload
 from gdsload.tools.cli.samples import facts, lines
+from gdsload.tools.cli.sheet import pick_samples
 from gdsload.tools.cli.thumbnails import as_picture, has_pictures, value_limits
 
 
@@ -73,10 +76,47 @@ def test_what_numbers_are_like():
     ]
 
 
+@pytest.mark.parametrize("field", ["chw", "hwc", "grey", "ragged"])
+def test_a_sheet(dataset, tmp_path, cli, field):
+    pillow = pytest.importorskip("PIL.Image")
+    out = tmp_path / "sheet.png"
+    said = cli("inspect", dataset, "--image", field, "--out", out, "--count", "3", "--sample", "1").out
+    assert "3 images, samples 1 to 3" in said
+    with pillow.open(out) as sheet:
+        found = np.asarray(sheet)
+    opened = gdsload.ShardDataset(dataset)
+    if field in ("chw", "ragged"):  # what else is converted or blended
+        for place, number in enumerate((1, 2, 3)):
+            image = opened[number][field]
+            image = (image.permute(1, 2, 0) if field == "chw" else image).numpy()
+            factor = -(-96 // max(image.shape[:2]))
+            large = image.repeat(factor, 0).repeat(factor, 1)
+            height = -(-96 // 30) * (30 if field == "ragged" else 20)
+            top, left = 4 + place // 2 * (height + 16), 4 + place % 2 * (120 + 4)
+            assert np.array_equal(found[top : top + large.shape[0], left : left + large.shape[1]], large)
+
+
+def test_which_samples_a_sheet_shows(tmp_path, cli):
+    """Not the first ones, which in a dataset sorted by class are all of one."""
+    with gdsload.ShardWriter(tmp_path / "d", metadata={"classes": {"y": ["a", "b", "c"]}}) as writer:
+        writer.write_batch({"x": np.zeros((300, 8, 8), np.uint8), "y": np.repeat([0, 1, 2], [100, 195, 5])})
+    dataset = gdsload.ShardDataset(tmp_path / "d")
+    chosen = pick_samples(dataset, "random", 16)
+    assert chosen == sorted(set(chosen)) == pick_samples(dataset, "random", 16)
+    assert max(chosen) > 150
+    assert len(pick_samples(dataset, "random", 1000)) == 300
+    assert pick_samples(dataset, "first", 3, first=-2) == [298, 299]
+    assert dataset.column("y")[pick_samples(dataset, "class", 17)].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert dataset.column("y")[pick_samples(dataset, "class", 2)].tolist() == [0, 1]
+    asked = ["inspect", tmp_path / "d", "--image", "x", "--out", tmp_path / "s.png", "--overwrite"]
+    assert "16 images, random samples\n" in cli(*asked).out
+    assert "15 images, random samples of each class\n" in cli(*asked, "--pick", "class").out
+
+
 def test_pictures_of_other_element_types():
     ramp = torch.tensor([[0.0, 0.5], [1.0, float("nan")]])
     assert as_picture(ramp, (0, 1)).tolist() == [[0, 128], [255, 0]]
-    assert as_picture(torch.tensor([[[-2, 0, 2]]]), (-2, 2)).tolist() == [[0, 128, 255]]
+    assert as_picture(torch.tensor([[[-2], [0], [2]]]), (-2, 2)).tolist() == [[0, 128, 255]]
     assert as_picture(torch.tensor([[True, False]]), (0, 1)).tolist() == [[255, 0]]
     assert as_picture(torch.full((2, 2), 7.0), (7, 7)).tolist() == [[0, 0], [0, 0]]
 
@@ -97,10 +137,42 @@ def test_black_and_white():
         assert value_limits(torch.tensor(values)) == limits
 
 
-def test_a_card_replaces_nothing_unasked_and_has_random_samples_alone(dataset, tmp_path, cli):
-    card = tmp_path / "card.html"
-    card.write_text("mine")
-    said = cli("inspect", dataset, "--html", card, code=2).err
-    assert said.endswith("card.html: the file already exists\nhint: Name another one, or pass --overwrite.\n")
-    assert "--html takes no --sample" in cli("inspect", dataset, "--html", card, "--sample", "1", code=2).err
-    assert card.read_text() == "mine"
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--image", "no"], "there is no field 'no'"),
+        (["--out", "a.png"], "--out is for a contact sheet"),
+        (["--pick", "first"], "--pick is for a contact sheet"),
+        (["--count", "16"], "--count is for a contact sheet"),
+        (["--html", "a.html", "--sample", "1"], "--html takes no --sample"),
+        (["--image", "chw", "--out", "a.xyz"], "'a.xyz' has no name of a picture"),
+        (["--image", "text"], "no image"),
+        (["--image", "chw", "--pick", "class"], "no field has class numbers"),
+        (["--image", "odd"], "no 1, 3 or 4 channels, first or last"),
+        (["--image", "chw", "--count", "0"], "no image to show"),
+        (["--image", "ragged", "--count", "1", "--pick", "first"], "no image to show"),
+    ],
+)
+def test_what_cannot_be_shown(dataset, cli, arguments, message):
+    assert message in cli("inspect", dataset, *arguments, code=2).err
+
+
+def test_a_sheet_is_what_its_name_says_and_it_and_a_card_replace_nothing_unasked(dataset, tmp_path, cli):
+    pillow = pytest.importorskip("PIL.Image")
+    asked = ["inspect", str(dataset), "--image", "chw", "--count", "1", "--out"]
+    for name, form in (("a.jpg", "JPEG"), ("a.PNG", "PNG"), ("a.webp", "WEBP")):
+        assert "1 image, " in cli(*asked, tmp_path / name).out
+        with pillow.open(tmp_path / name) as sheet:
+            assert sheet.format == form
+    before = (tmp_path / "a.jpg").read_bytes()
+    for words in (asked, ["inspect", dataset, "--html"]):
+        said = cli(*words, tmp_path / "a.jpg", code=2).err
+        assert said.endswith("a.jpg: the file already exists\nhint: Name another one, or pass --overwrite.\n")
+    assert (tmp_path / "a.jpg").read_bytes() == before
+    cli(*asked, tmp_path / "a.jpg", "--overwrite")
+    assert "cannot be written" in cli(*asked, "/no/such/folder.png", code=1).err
+
+
+def test_without_pillow(dataset, cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert "a picture needs PIL" in cli("inspect", dataset, "--image", "chw", code=2).err

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gdsload.tools.cli import Terminated, convert, ended_by_sigterm, main
+from gdsload.tools.cli import Terminated, ended_by_sigterm, main
 
 
 def test_sigterm_ends_what_is_under_way():
@@ -28,15 +28,14 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_was_interrupted_while_it_was_imported_is_not_imported_again(monkeypatch, capsys):
-    monkeypatch.setattr(convert, "add_source_options", Mock(side_effect=KeyboardInterrupt))
-    assert main(["convert", "pictures", "out", "--size", "8"]) == 130
-    assert capsys.readouterr().err == "stopped: by Ctrl-C\n"
-
-
-def test_ctrl_c_while_a_fault_is_shown(monkeypatch, capsys):
-    monkeypatch.setattr("gdsload.tools.cli.show_fault", Mock(side_effect=KeyboardInterrupt))
-    assert main(["inspect", "nowhere"]) == 130
+@pytest.mark.parametrize(
+    ("during", "words"),
+    [("convert.add_source_options", "convert pictures out --size 8"), ("show_fault", "inspect nowhere")],
+)
+def test_ctrl_c_while_options_of_a_kind_are_imported_or_a_fault_is_shown(monkeypatch, capsys, during, words):
+    """What was interrupted is not imported again."""
+    monkeypatch.setattr(f"gdsload.tools.cli.{during}", Mock(side_effect=KeyboardInterrupt))
+    assert main(words.split()) == 130
     assert capsys.readouterr().err == "stopped: by Ctrl-C\n"
 
 
