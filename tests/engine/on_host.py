@@ -25,6 +25,16 @@ def tensors_on_host(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda _tensor, _stream: None)
 
 
+class Past:
+    """Stands in for an event that is past."""
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
 class HostMaker(Assembler):
     """Stands in for `DeviceAssembler`; notes what is made on the side stream."""
 

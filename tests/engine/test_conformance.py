@@ -24,7 +24,7 @@ from gdsload.shards.gather_host import gather_rows
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
 from tests.engine.jobs import job_over
-from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
+from tests.engine.on_host import CPU, HostMaker, Ids, Past, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests, WindowSourceTests
 
 
@@ -76,14 +76,6 @@ class Reachable(HostBackend):
     def addresses(self):
         self.asked -= 1
         return self.found if self.asked < 0 else None
-
-
-class Past:
-    def query(self):
-        return True
-
-    def synchronize(self):
-        pass
 
 
 def at(address, count):

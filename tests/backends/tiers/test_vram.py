@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-import time
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
@@ -139,17 +138,9 @@ def truth(tier, wanted):
     return [data[file][offset : offset + 256] for file, offset in pairs]
 
 
-def until(happened):
-    for _ in range(2000):
-        if happened():
-            return True
-        time.sleep(0.005)
-    return False
-
-
 def filled(tier):
     brought(tier, rows(tier, 0, 1))
-    assert until(lambda: not alive())
+    tier._filling.wait()
     return tier
 
 
@@ -233,7 +224,7 @@ def test_what_the_system_has_no_more_of_is_no_failure(open_tier, monkeypatch, la
     assert brought(tier, wanted) == truth(tier, wanted)
 
 
-def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
+def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end, soon, in_thread):
     """A loader that nobody has closed: its backend is not, either, but no thread goes on copying."""
     tier = open_tier()
     begun, go_on = threading.Event(), threading.Event()
@@ -247,12 +238,10 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     monkeypatch.setattr(VramTier, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=pool.end_all)
-    ending.start()
-    assert until(lambda: tier._closed)
+    ending = in_thread(pool.end_all)
+    soon(lambda: tier._closed)
     go_on.set()
-    ending.join(20)
-    assert not ending.is_alive()
+    ending.result(timeout=20)
     assert alive() == []
     assert tier.near.ready.sum() <= 1
 
@@ -278,7 +267,8 @@ class Late:
         self.tier, self.file = tier, file
 
     def wait(self):
-        assert until(self.tier.near.ready.all)
+        self.tier._filling.wait()
+        assert self.tier.near.ready.all()
         begin, _ = self.tier.table.span(self.file, ["x"])
         path = Path(self.tier.files.sources[self.file].path)
         with path.open("r+b") as file:
@@ -288,7 +278,7 @@ class Late:
 
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["none kept", "some kept"])
-def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
+def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, soon, kept):
     """The tier has the old bytes of the shard, and is ready when they are checked, but the read has the new ones."""
     started = threading.Event()
 
@@ -305,7 +295,7 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
     tier = open_tier(Slow)
     if kept:
         brought(tier, rows(tier, 0))
-        assert until(tier.near.ready[:kept].all)
+        soon(tier.near.ready[:kept].all)
     with pytest.raises(FileChangedError, match="written to"):
         batches_of(tier)(ROWS * np.array([0, 3, 3]))
 
