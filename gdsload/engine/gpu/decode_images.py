@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from gdsload.engine.gpu.device_queue import to_its_end
 from gdsload.engine.gpu.jpeg_decoders import JpegDecoder
 from gdsload.engine.gpu.pixels import Pixels, TensorPixels
 from gdsload.engine.gpu.resample_device import prepare, resample
@@ -151,11 +152,8 @@ class DeviceImages(HostImages):
         if sum(len(some.numbers) for some in pixels) < len(part.given):
             found = np.concatenate([np.zeros(0, np.int64), *(some.numbers for some in pixels)])
             self._on_host(part, np.setdiff1d(part.given, found, assume_unique=True)).wait()
-        with on(self._results):
-            try:
-                self._queue(part, pixels)
-            finally:
-                record(self._results).synchronize()
+        with to_its_end(self._results):
+            self._queue(part, pixels)
 
     def _by_decoder(self, part: _Part, stream: torch.cuda.Stream) -> list[Pixels]:
         """Decode the images that are for the decoder; what could not be decoded is missing."""
