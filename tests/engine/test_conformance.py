@@ -25,7 +25,7 @@ from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
 from tests.backends.extents import Reachable
 from tests.engine.jobs import job_over
-from tests.engine.on_host import CPU, HostMaker, Ids, Past, tensors_on_host
+from tests.engine.on_host import CPU, HostMaker, Ids, Past, at, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests, WindowSourceTests
 
 
@@ -75,10 +75,6 @@ class Coming(Reachable):
     def addresses(self):
         self.asked -= 1
         return self.found if self.asked < 0 else None
-
-
-def at(address, count):
-    return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)
 
 
 def launch(name, _device, _grid, params, *, over_pcie):
