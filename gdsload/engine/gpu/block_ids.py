@@ -207,6 +207,11 @@ class BlockIds:
         edges = -(-(share - 1) // order.window)
         return order.lanes * (1 + edges) <= MOST_WINDOWS
 
+    @property
+    def tabled(self) -> set[tuple[int, int]]:
+        """The windows whose tables are held: lane, and number of the window there."""
+        return set(self._tables)
+
     def __call__(self, steps: range) -> torch.Tensor:
         """Queue the making of some steps' position ids on the current stream.
 

@@ -102,6 +102,11 @@ def alive():
     return [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-vram")]
 
 
+def wait_for_filling():
+    for thread in alive():
+        thread.join(20)
+
+
 def rows(tier, file, count=ROWS):
     """All rows of the field in a shard, as extents."""
     begin, _ = tier.table.span(file, ["x"])
@@ -125,7 +130,7 @@ def truth(tier, wanted):
 
 def filled(tier):
     brought(tier, rows(tier, 0, 1))
-    tier._filling.wait()
+    wait_for_filling()
     return tier
 
 
@@ -252,7 +257,7 @@ class Late:
         self.tier, self.file = tier, file
 
     def wait(self):
-        self.tier._filling.wait()
+        wait_for_filling()
         assert self.tier.near.ready.all()
         begin, _ = self.tier.table.span(self.file, ["x"])
         path = Path(self.tier.files.sources[self.file].path)

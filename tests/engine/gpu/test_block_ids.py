@@ -200,13 +200,13 @@ def test_each_table_is_made_once_on_the_way_and_again_on_the_way_back(batch_size
         for low in range(0, schedule.steps, group):
             ids(range(low, min(low + group, schedule.steps)))
             most = 2 + group * batch_size * world_size // order.window
-            assert all(sum(lane == one for one, _ in ids._tables) <= most for lane in range(order.lanes))
+            assert all(sum(lane == one for one, _ in ids.tabled) <= most for lane in range(order.lanes))
         last = [order.lane_length(lane) - 1 for lane in range(order.lanes)]
         windows = sum(order._window_number(lane, position) + 1 for lane, position in enumerate(last))
         assert len(found.hashed) == len(set(found.hashed)) <= windows
-        held, before = ids._tables.keys(), len(found.hashed)
+        held, before = ids.tabled, len(found.hashed)
         ids(range(1))
-        assert set(found.hashed[before:]) == ids._tables.keys() - held
+        assert set(found.hashed[before:]) == ids.tabled - held
 
 
 def test_a_rehearsal_sorts_several_windows_and_one_alone():
