@@ -76,6 +76,8 @@ def test_no_more_is_held_than_twice_what_was_leased_at_once(put_in, seed, at_onc
     for _ in range(60):
         nbytes = rng.integers(1, longest, int(rng.integers(1, 4)))
         leases.append(found := it.slots.lease(nbytes))
+        for base, position, length in zip(found.base.tolist(), found.position.tolist(), nbytes.tolist(), strict=True):
+            assert position + length <= it.device.held[base]
         assert found.nbytes <= 2 * (nbytes.sum() + CHUNK * len(nbytes))
         most = max(most, sum(one.nbytes for one in leases))
         assert sum(it.device.held.values()) <= 2 * most
