@@ -1,16 +1,31 @@
-"""Shards of a folder, extents of them as tests write them, (file, offset, bytes), and what a backend reads of those."""
+"""Shards of a folder, extents of them as tests write them, (file, offset, bytes), and what backends read of those."""
 
 import ctypes
 
 import numpy as np
 from hypothesis import strategies as st
 
+from gdsload.backends.base import ShardAddresses
+from gdsload.backends.host import HostBackend
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import Extents
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
 """The rows, of three bytes each, of the shards in the fixture `folder`."""
+
+
+class Reachable(HostBackend):
+    """A host backend whose mapped shards are within reach from the first."""
+
+    addressable = True
+
+    def __init__(self, files):
+        super().__init__(files, threads=2)
+        self.found = ShardAddresses(files.base, self.note_moved)
+
+    def addresses(self):
+        return self.found
 
 
 def files_in(folder, *, mapped):

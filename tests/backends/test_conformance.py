@@ -6,18 +6,14 @@ from gdsload.backends.host import HostBackend
 from gdsload.testing import BackendTests, RecordingBackend, SlowBackend
 
 
-class TestMapped(BackendTests):
-    mapped = True
-
-    @pytest.fixture
-    def open_backend(self):
-        return HostBackend
-
-
 class TestUnmapped(BackendTests):
     @pytest.fixture
     def open_backend(self):
         return HostBackend
+
+
+class TestMapped(TestUnmapped):
+    mapped = True
 
 
 class TestWrapped(BackendTests):

@@ -59,8 +59,8 @@ def read(backend, file):
     backend.read(extents_of([(file, 0, 64)])).release()
 
 
-def test_reads_do_not_wait_while_another_shard_is_registered(backend, cuda):
-    begun, go_on, found = threading.Event(), threading.Event(), []
+def test_reads_do_not_wait_while_another_shard_is_registered(backend, cuda, in_thread):
+    begun, go_on = threading.Event(), threading.Event()
     assert backend.try_register(0) == ""
 
     def hook(_address):
@@ -68,18 +68,14 @@ def test_reads_do_not_wait_while_another_shard_is_registered(backend, cuda):
         assert go_on.wait(20)
 
     cuda.hook = hook
-    registering = threading.Thread(target=lambda: found.append(backend.try_register(1)))
-    registering.start()
+    registering = in_thread(backend.try_register, 1)
     assert begun.wait(20)
-    reading = threading.Thread(target=read, args=(backend, 0))
-    reading.start()
-    reading.join(5)
-    waited = reading.is_alive()
-    go_on.set()
-    registering.join(20)
-    reading.join(20)
-    assert not waited
-    assert (found, backend.registered.tolist()) == ([""], [True, True, False, False])
+    try:
+        in_thread(read, backend, 0).result(timeout=5)
+    finally:
+        go_on.set()
+    assert registering.result(timeout=20) == ""
+    assert backend.registered.tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("how", [read, MappedBackend.try_register])

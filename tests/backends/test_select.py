@@ -147,12 +147,15 @@ def open_own(request, files, _found):
 OWN = BackendRow(GdsBackend, True, open_own)
 
 
-def test_a_backend_of_another_library_is_checked_as_it_says():
+def test_a_backend_of_another_library_is_checked_and_opened_as_it_says(choosing, files):
     assert preflight(BackendRequest(OWN, GPU), ["/data/a"], mapped=True, probe=unasked) is None
     with pytest.raises(BackendUnavailableError, match="backend 'gds' needs a CUDA device"):
         preflight(BackendRequest(OWN, CPU), ["/data/a"], mapped=True, probe=unasked)
     assert expected(BackendRequest(OWN, GPU)) == ("gds", "asked for by name")
     assert not reads_in_place(BackendRequest(OWN, GPU), mapped=True)
+    chosen = choosing(BackendRequest(OWN, GPU), files)
+    assert type(chosen.backend.engine) is Engine
+    assert chosen.answer() == "own: every byte reaches the GPU by an engine of its own"
 
 
 # --- what will be chosen ---
@@ -257,12 +260,6 @@ def test_as_many_threads_read_as_were_asked_for(choosing, files, name, device, m
     backend = choosing(request, files, Probing(BY_DMA if name == "gds" else BY_CPU)).backend
     cold = backend.now.backend if isinstance(backend, ProbedBackend) else backend
     assert ({cold.threads} if isinstance(cold, Bounce) else {*counts}) == {5}
-
-
-def test_a_backend_of_another_library_is_opened_as_it_says(choosing, files):
-    chosen = choosing(BackendRequest(OWN, GPU), files)
-    assert type(chosen.backend.engine) is Engine
-    assert chosen.answer() == "own: every byte reaches the GPU by an engine of its own"
 
 
 @pytest.mark.parametrize("found", [BY_DMA, BY_CPU])

@@ -11,7 +11,7 @@ from gdsload.engine.gpu import shared_tensors
 from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.steps import Ordered
 from gdsload.system.copies import copy_to
-from gdsload.system.memory import BatchPool
+from gdsload.system.memory import BatchPool, memory_at
 
 CPU = torch.device("cpu")
 
@@ -23,6 +23,21 @@ def tensors_on_host(monkeypatch):
     monkeypatch.setattr(shared_tensors, "stream_handle", lambda _device: 0)
     monkeypatch.setattr(shared_tensors, "current_stream", lambda _device: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda _tensor, _stream: None)
+
+
+def at(address, count):
+    """So many int64 numbers in memory of the host."""
+    return np.frombuffer(memory_at(address, 8 * count), np.int64)
+
+
+class Past:
+    """Stands in for an event that is past."""
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
 
 
 class HostMaker(Assembler):

@@ -11,7 +11,6 @@ import torch
 import xxhash
 
 from gdsload import ChecksumError, Field, ShardWriter
-from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.engine import checked
 from gdsload.engine.checked import Checked
@@ -21,20 +20,10 @@ from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
 from gdsload.system.memory_views import dense_view
 from gdsload.system.pool import Future
+from tests.backends.extents import Reachable
 from tests.shards.bits import flip
 
 ROW, SAMPLES = 70_000, 40
-
-
-class Within(HostBackend):
-    """One whose mapped shards are within reach for good."""
-
-    addressable = True
-
-    def addresses(self):
-        if not hasattr(self, "there"):
-            self.there = ShardAddresses(self.files.base, self.note_moved)
-        return self.there
 
 
 @pytest.fixture
@@ -192,9 +181,9 @@ def test_shards_within_reach_are_compared_before_their_addresses_are_given(opene
     """Of a sample of their blocks, the damaged one is among those of seed 6, and not of seed 5."""
     if damaged:
         flip(open_catalog(str(path)).sources[-1].path, 100_000)
-    backend, _ = opened(Within, mapped=True, sample=sample)
+    backend, _ = opened(Reachable, mapped=True, sample=sample)
     assert backend.addresses() is None
     soon(lambda: damaged_blocks(backend) or backend.addresses() is not None)
     backend.end()
-    assert backend.addresses() is (None if found else backend.inner.there)
+    assert backend.addresses() is (None if found else backend.inner.found)
     assert bool(damaged_blocks(backend)) == found

@@ -23,8 +23,9 @@ from gdsload.engine.window_source import WindowSource
 from gdsload.shards.gather_host import gather_rows
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend
+from tests.backends.extents import Reachable
 from tests.engine.jobs import job_over
-from tests.engine.on_host import CPU, HostMaker, Ids, tensors_on_host
+from tests.engine.on_host import CPU, HostMaker, Ids, Past, at, tensors_on_host
 from tests.engine.source_conformance import BatchSourceTests, WindowSourceTests
 
 
@@ -58,13 +59,11 @@ class TestUnmapped(Landed):
 # --- as on a GPU ---
 
 
-class Reachable(HostBackend):
+class Coming(Reachable):
     """Has all shards within reach: in their mappings, or copies of them.
 
     Until they are, it is asked some times, and reads into an arena.
     """
-
-    addressable = True
 
     def __init__(self, files, *, copies=False, asked=0):
         super().__init__(files)
@@ -76,18 +75,6 @@ class Reachable(HostBackend):
     def addresses(self):
         self.asked -= 1
         return self.found if self.asked < 0 else None
-
-
-class Past:
-    def query(self):
-        return True
-
-    def synchronize(self):
-        pass
-
-
-def at(address, count):
-    return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64)
 
 
 def launch(name, _device, _grid, params, *, over_pcie):
@@ -148,7 +135,7 @@ class OnHost(Landed):
         assert found
 
     def open_backend(self, files):
-        return Reachable(files, copies=self.copies)
+        return Coming(files, copies=self.copies)
 
     def gather(self, job, backend, form):
         on_host = job.table.files.in_mappings if not self.copies else lambda found: np.zeros(len(found), bool)
@@ -189,7 +176,7 @@ class TestComingWithinReach(OnHost):
         """Some tests end before that."""
 
     def open_backend(self, files):
-        return Reachable(files, asked=2)
+        return Coming(files, asked=2)
 
     # It accounts for the reading of groups that are gathered, too: one that is within reach may have to be read.
     test_arena_memory_is_accounted_for = None

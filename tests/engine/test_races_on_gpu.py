@@ -19,6 +19,7 @@ from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
 from gdsload.system import streams
 from gdsload.system.pool import Future
+from tests.engine.on_host import Past
 from tests.on_gpu import CYCLES, numbered_rows, wait_until_kept
 
 pytestmark = pytest.mark.cuda
@@ -122,7 +123,7 @@ def test_a_batch_is_complete_when_it_is_handed_out(numbered, guard, monkeypatch)
     """The gather may run late: nobody sees the batch, and nothing it reads from goes back, before it has ended."""
     slow(monkeypatch, assemble_device.DeviceGather, "batches", LATE[guard])
     if not guard:
-        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="bounce")
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -133,7 +134,7 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
     pytest.importorskip("cupy")
     slow(monkeypatch, WindowSource, "gather", LATE[guard])
     if not guard:
-        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: Past())
     options = {"batch_size": 256, "shuffle": BlockShuffle(block=64, window=300, lanes=2), "seed": 1}
     with DataLoader(numbered, device="cpu", **options) as loader:
         wanted = [batch["x"] for batch in loader]
@@ -143,14 +144,6 @@ def test_memory_of_a_window_stays_until_it_has_been_gathered(numbered, guard, mo
         torch.cuda.synchronize()
     wrong = sum(not torch.equal(mine.cpu(), theirs) for mine, theirs in zip(found, wanted, strict=True))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
-
-
-class _Past:
-    def synchronize(self):
-        pass
-
-    def query(self):
-        return True
 
 
 @pytest.mark.parametrize("by", ["driver", "torch"])
@@ -179,7 +172,7 @@ def test_a_batch_is_copied_before_its_pinned_memory_is_filled_again(numbered, gu
     """And before it is handed out: copies may be late."""
     slow(monkeypatch, device_queue.DeviceQueue, "copied", LATE[guard])
     if not guard:
-        monkeypatch.setattr(device_queue, "record", lambda stream: _Past())
+        monkeypatch.setattr(device_queue, "record", lambda stream: Past())
     wrong = wrong_batches(numbered, lambda batch: batch["x"].clone(), backend="host", memory=Memory(prefetch="4MiB"))
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 
@@ -215,7 +208,7 @@ def test_a_batch_that_is_made_from_positions_is_complete(numbered, order, guard,
             pass
         slow(monkeypatch, ResidentGather, "gather", LATE[guard])
         if not guard:
-            monkeypatch.setattr(resident_source, "record", lambda stream: _Past())
+            monkeypatch.setattr(resident_source, "record", lambda stream: Past())
         wrong = strangers([(batch["x"].clone(), batch["index"]) for batch in loader])
     assert (wrong == 0) == guard, f"{wrong} batches were wrong"
 

@@ -22,12 +22,7 @@ def delivered(stats, *next_s):
 
 
 def kept_in(stats):
-    return (
-        *map(copy.copy, [stats]),
-        copy.deepcopy(stats),
-        pickle.loads(pickle.dumps(stats)),
-        dataclasses.replace(stats),
-    )
+    return copy.copy(stats), copy.deepcopy(stats), pickle.loads(pickle.dumps(stats)), dataclasses.replace(stats)
 
 
 def test_they_can_be_kept():

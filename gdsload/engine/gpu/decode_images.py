@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from gdsload.engine.gpu.device_queue import to_its_end
 from gdsload.engine.gpu.jpeg_decoders import JpegDecoder
 from gdsload.engine.gpu.pixels import Pixels, TensorPixels
 from gdsload.engine.gpu.resample_device import prepare, resample
@@ -66,7 +67,7 @@ class DeviceImages(HostImages):
         self, options: Mapping[str, DecodeImage], device: torch.device, open_decoder: Callable[[], JpegDecoder | None]
     ) -> None:
         super().__init__(options)
-        self._device, self._open_decoder = device, open_decoder
+        self.device, self._open_decoder = device, open_decoder
         self._opening = threading.Lock()
         self._opened: JpegDecoder | Literal["not yet"] | None = "not yet"
         self._streams = SimpleQueue[torch.cuda.Stream]()
@@ -92,17 +93,13 @@ class DeviceImages(HostImages):
                 self._opened = self._open_decoder()
             return self._opened
 
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
     def __call__(self, batches: Sequence[ImageBatch], stopped: Callable[[], bool]) -> None:
         """See `HostImages`. The results are complete when it returns.
 
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with room_for("decoded images", self._device):
+        with room_for("decoded images", self.device):
             super().__call__(batches, stopped)
 
     def finish(self, images: FieldImages) -> None:
@@ -143,7 +140,7 @@ class DeviceImages(HostImages):
         options = self.options[name]
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         shape = (count, 3, *(options.rows_and_columns or (0, 0)))
-        return torch.empty(shape, dtype=options.result, device=self._device, memory_format=layout)
+        return torch.empty(shape, dtype=options.result, device=self.device, memory_format=layout)
 
     def _on_host(self, part: _Part, numbers: IntArray) -> Future:
         return self.decode(part.images, numbers.tolist(), part.stopped, part.by_host.__setitem__)
@@ -155,11 +152,8 @@ class DeviceImages(HostImages):
         if sum(len(some.numbers) for some in pixels) < len(part.given):
             found = np.concatenate([np.zeros(0, np.int64), *(some.numbers for some in pixels)])
             self._on_host(part, np.setdiff1d(part.given, found, assume_unique=True)).wait()
-        with on(self._results):
-            try:
-                self._queue(part, pixels)
-            finally:
-                record(self._results).synchronize()
+        with to_its_end(self._results):
+            self._queue(part, pixels)
 
     def _by_decoder(self, part: _Part, stream: torch.cuda.Stream) -> list[Pixels]:
         """Decode the images that are for the decoder; what could not be decoded is missing."""
@@ -179,7 +173,7 @@ class DeviceImages(HostImages):
         """Queue what makes the results of decoded images."""
         images, numbers, table = part.images, part.numbers.tolist(), self._on_device[part.images.name]
         copied = {
-            number: torch.from_numpy(array).to(self._device, non_blocking=True).permute(2, 0, 1)
+            number: torch.from_numpy(array).to(self.device, non_blocking=True).permute(2, 0, 1)
             for number, array in part.by_host.items()
         }
         part.by_host.clear()

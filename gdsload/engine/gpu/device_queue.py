@@ -58,7 +58,7 @@ class DeviceQueue:
         Raises:
             BudgetError: if the device has no memory left.
         """
-        with self.room(), self._to_its_end(self.stream):
+        with self.room(), to_its_end(self.stream):
             yield
 
     @contextmanager
@@ -69,17 +69,8 @@ class DeviceQueue:
             stream.wait_event(after)
         # Their memory belongs to the other stream, and is freed while this one runs.
         hand_over(batches, stream)
-        with self._to_its_end(stream):
+        with to_its_end(stream):
             yield
-
-    @contextmanager
-    def _to_its_end(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        with on(stream):
-            try:
-                yield
-            finally:
-                # No memory that is read from may be released before, even after an error.
-                record(stream).synchronize()
 
     def follow(self) -> None:
         """Order what is queued from now on after what the calling thread has queued."""
@@ -134,6 +125,17 @@ class DeviceQueue:
         for event in past:  # without the lock: another thread may have to queue what it waits for
             event.synchronize()
             self._spare.append(event)
+
+
+@contextmanager
+def to_its_end(stream: torch.cuda.Stream) -> Iterator[None]:
+    """The context in which work is queued on a stream: all of it has ended when it is left."""
+    with on(stream):
+        try:
+            yield
+        finally:
+            # No memory that is read from may be released before, even after an error.
+            record(stream).synchronize()
 
 
 def hand_over(batch: Any, stream: torch.cuda.Stream, known: dict[int, bool] | None = None) -> int:

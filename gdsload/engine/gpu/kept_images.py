@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 
+from gdsload.engine.gpu.device_queue import to_its_end
 from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages
 from gdsload.system.arrays import IntArray
-from gdsload.system.streams import on, record, room_for, side_stream
+from gdsload.system.streams import room_for, side_stream
 from gdsload.transforms import DecodeImage
 
 
@@ -36,14 +37,9 @@ class DeviceKeptImages(KeptImages):
         with room_for("decoded images", self.images.device):
             super().__call__(batches, stopped)
 
-    @contextmanager
-    def ordered(self) -> Iterator[None]:
+    def ordered(self) -> AbstractContextManager[None]:
         """See `KeptImages.ordered`."""
-        with on(self._stream):
-            try:
-                yield
-            finally:
-                record(self._stream).synchronize()
+        return to_its_end(self._stream)
 
     def gather(self, addresses: IntArray, row_bytes: int, out: torch.Tensor, begins: IntArray) -> None:
         """See `KeptImages.gather`."""

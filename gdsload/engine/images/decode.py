@@ -93,6 +93,9 @@ class HostImages:
     `empty` makes the memory of a result, uninitialized, given bytes; None: torch's.
     """
 
+    device = torch.device("cpu")
+    """The device of the results."""
+
     def __init__(self, options: Mapping[str, DecodeImage], empty: Callable[[int], memoryview] | None = None) -> None:
         self.options = dict(options)
         # Threads that make batches only wait for these: so all processors are busy, however few such threads there are.
@@ -236,11 +239,6 @@ class HostImages:
                 result[at] = torch.zeros((3, 1, 1), dtype=images.options.result, device=self.device)
             else:
                 result[at].zero_()
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the results."""
-        return torch.device("cpu")
 
     def _memory_of_each(self, images: FieldImages) -> list[memoryview] | None:
         """Memory for images that keep their size, out of the pool: new memory costs a tenth of decoding."""

@@ -99,16 +99,12 @@ class Site:
             self.ring = pinned.PinnedRing(torch.device("cpu"), BLOCKS, BLOCK)
         self.copier, self.counted, self._lock = Copier(), [0, 0], threading.Lock()
         self.means = self.files, BlockPath(self.ring, self.copier, self._count)
-        self.fill = None
+        self.fill = ThreadFill(*self.means, 3, None)
 
     def _count(self, direct, buffered):
         with self._lock:
             self.counted[0] += direct
             self.counted[1] += buffered
-
-    def open(self):
-        self.fill = ThreadFill(*self.means, 3, None)
-        return self
 
     def extents(self, wanted):
         """Some extents, cut at the ends of the files."""
@@ -136,8 +132,7 @@ class Site:
         return self.holds(slot, places, wanted)
 
     def close(self):
-        if self.fill is not None:
-            self.fill.close()
+        self.fill.close()
         self.copier.drain()
         blocks = [self.ring.take() for _ in range(BLOCKS)]  # or one was lost, and this would wait for ever
         assert len({block.address for block in blocks}) == BLOCKS
@@ -149,7 +144,7 @@ def sites(folder, monkeypatch):
     found = []
 
     def make(**options):
-        found.append(Site(folder, monkeypatch, **options).open())
+        found.append(Site(folder, monkeypatch, **options))
         return found[-1]
 
     yield make

@@ -158,24 +158,18 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other(which):
-    parts, ended = [Future(1), Future(1)], []
+def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other(in_thread, which):
+    parts = [Future(1), Future(1)]
     bad, slow = parts[which], parts[1 - which]
     bad.finish(OSError("broken"))
     both = Both(*parts)
-
-    def wait():
-        with pytest.raises(OSError, match="broken"):
-            both.wait()
-        ended.append(1)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    waiting.join(0.05)
-    assert (ended, both.landed) == ([], False)  # its memory is still being written to
+    waiting = in_thread(both.wait)
+    time.sleep(0.05)
+    assert (waiting.done(), both.landed) == (False, False)  # its memory is still being written to
     slow.finish()
-    waiting.join(30)
-    assert (ended, both.landed) == ([1], True)
+    with pytest.raises(OSError, match="broken"):
+        waiting.result(timeout=30)
+    assert both.landed
 
 
 # --- what is registered ---

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-import time
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,7 +26,6 @@ from hypothesis.stateful import (
 )
 
 from gdsload import Field, FileChangedError, ShardDataset, ShardWriter
-from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.backends.tiers import vram
 from gdsload.backends.tiers.tiered import Tiered
@@ -40,27 +38,13 @@ from gdsload.shards.shard_table import ShardTable
 from gdsload.system import pool
 from gdsload.system.memory import BatchPool
 from gdsload.testing import RecordingBackend
+from tests.backends.extents import Reachable
 
 SHARDS, ROWS = 4, 500
 SHARD = ROWS * 256
 """Bytes that the field takes of a shard."""
 SOME = 2 * SHARD + 5
 """Bytes that the field takes of two shards, and too few for a third."""
-
-
-class Reachable(HostBackend):
-    """A host backend that has all shards within reach from the first."""
-
-    def __init__(self, files):
-        super().__init__(files, threads=2)
-        self.counted = 0
-        self.found = ShardAddresses(files.base, self.count)
-
-    def addresses(self):
-        return self.found
-
-    def count(self, nbytes):
-        self.counted += nbytes
 
 
 @pytest.fixture
@@ -118,6 +102,11 @@ def alive():
     return [thread for thread in threading.enumerate() if thread.name.startswith("gdsload-vram")]
 
 
+def wait_for_filling():
+    for thread in alive():
+        thread.join(20)
+
+
 def rows(tier, file, count=ROWS):
     """All rows of the field in a shard, as extents."""
     begin, _ = tier.table.span(file, ["x"])
@@ -139,17 +128,9 @@ def truth(tier, wanted):
     return [data[file][offset : offset + 256] for file, offset in pairs]
 
 
-def until(happened):
-    for _ in range(2000):
-        if happened():
-            return True
-        time.sleep(0.005)
-    return False
-
-
 def filled(tier):
     brought(tier, rows(tier, 0, 1))
-    assert until(lambda: not alive())
+    wait_for_filling()
     return tier
 
 
@@ -186,11 +167,11 @@ def test_bytes_are_counted_where_they_were_gathered(open_tier):
     found = tier.addresses()
     assert found.base is tier.files.base
     filled(tier)
-    before = tier.bytes_by_path().get("vram", 0)
+    far, near = tier.far.moved_bytes, tier.near.moved_bytes
     found.count(1000)
-    assert (tier.far.counted, tier.bytes_by_path().get("vram", 0)) == (1000, before)
+    assert (tier.far.moved_bytes, tier.near.moved_bytes) == (far + 1000, near)
     tier.addresses().count(10)
-    assert (tier.far.counted, tier.bytes_by_path()["vram"]) == (1000, before + 10)
+    assert (tier.far.moved_bytes, tier.near.moved_bytes) == (far + 1000, near + 10)
 
 
 def test_a_shard_that_changes_while_it_is_copied_is_not_kept(open_tier, monkeypatch):
@@ -233,7 +214,7 @@ def test_what_the_system_has_no_more_of_is_no_failure(open_tier, monkeypatch, la
     assert brought(tier, wanted) == truth(tier, wanted)
 
 
-def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
+def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end, soon, in_thread):
     """A loader that nobody has closed: its backend is not, either, but no thread goes on copying."""
     tier = open_tier()
     begun, go_on = threading.Event(), threading.Event()
@@ -247,12 +228,10 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end):
     monkeypatch.setattr(VramTier, "_copy", slow_copy)
     brought(tier, rows(tier, 0, 1))
     assert begun.wait(20)
-    ending = threading.Thread(target=pool.end_all)
-    ending.start()
-    assert until(lambda: tier._closed)
+    ending = in_thread(pool.end_all)
+    soon(lambda: tier._closed)
     go_on.set()
-    ending.join(20)
-    assert not ending.is_alive()
+    ending.result(timeout=20)
     assert alive() == []
     assert tier.near.ready.sum() <= 1
 
@@ -278,7 +257,8 @@ class Late:
         self.tier, self.file = tier, file
 
     def wait(self):
-        assert until(self.tier.near.ready.all)
+        wait_for_filling()
+        assert self.tier.near.ready.all()
         begin, _ = self.tier.table.span(self.file, ["x"])
         path = Path(self.tier.files.sources[self.file].path)
         with path.open("r+b") as file:
@@ -288,7 +268,7 @@ class Late:
 
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["none kept", "some kept"])
-def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
+def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, soon, kept):
     """The tier has the old bytes of the shard, and is ready when they are checked, but the read has the new ones."""
     started = threading.Event()
 
@@ -305,7 +285,7 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, kept):
     tier = open_tier(Slow)
     if kept:
         brought(tier, rows(tier, 0))
-        assert until(tier.near.ready[:kept].all)
+        soon(tier.near.ready[:kept].all)
     with pytest.raises(FileChangedError, match="written to"):
         batches_of(tier)(ROWS * np.array([0, 3, 3]))
 

@@ -5,7 +5,6 @@ That the kernels themselves are the host's order is tested on a GPU (tests/engin
 
 from __future__ import annotations
 
-import ctypes
 from bisect import bisect_right
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,14 +22,10 @@ from gdsload.engine.steps import Ordered
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table
+from tests.engine.on_host import CPU, at
 from tests.order.made import block_orders, schedules
 
-CPU = torch.device("cpu")
 LIMIT = 60
-
-
-def at(address, count):
-    return np.frombuffer((ctypes.c_int64 * count).from_address(address), np.int64) if count else np.zeros(0, np.int64)
 
 
 def windows_of(order, lane):

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from gdsload import FormatError
-from gdsload.engine.gpu import decode_images, jpeg_decoders, resample_device
+from gdsload.engine.gpu import decode_images, device_queue, jpeg_decoders, resample_device
 from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.jpeg_decoders import HardwareDecoder, ListDecoder
 from gdsload.engine.gpu.nvjpeg import NvJpeg, destinations
@@ -124,8 +124,9 @@ def too_small(data, device):
 def on_cpu(monkeypatch):
     """Stand-ins for CUDA's streams, so that all but what they are for is done on the CPU."""
     monkeypatch.setattr(decode_images, "side_stream", lambda device: Waited())
-    monkeypatch.setattr(decode_images, "on", lambda stream: nullcontext())
-    for module in (decode_images, jpeg_decoders):
+    for module in (decode_images, device_queue):
+        monkeypatch.setattr(module, "on", lambda stream: nullcontext())
+    for module in (decode_images, device_queue, jpeg_decoders):
         monkeypatch.setattr(module, "record", lambda stream: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Waited())
     monkeypatch.setattr(resample_device, "can_launch", lambda: False)

@@ -196,8 +196,7 @@ def test_nothing_is_decoded_into_memory_that_is_still_read():
     assert still_read(lambda device, stream: fresh(decoder, [], stream)) == 0
 
 
-def test_the_decoder_at_hand_waits_too():
-    device = torch.device("cuda", torch.cuda.current_device())
+def test_the_decoder_at_hand_waits_too(device):
     decoder = best_jpeg_decoder(device)
     if decoder is None:
         pytest.skip("there is nothing that decodes JPEGs")
@@ -221,9 +220,8 @@ def test_the_decoder_at_hand_waits_too():
     decoder.close()
 
 
-def test_hardware_decodes_what_is_meant_for_it(path):
+def test_hardware_decodes_what_is_meant_for_it(path, device):
     """Grey, coloured and turned images in one call, without anything else having to."""
-    device = torch.device("cuda", torch.cuda.current_device())
     decoder = best_jpeg_decoder(device)
     if not isinstance(decoder, HardwareDecoder):
         pytest.skip("nvJPEG's hardware decoder is not there")
