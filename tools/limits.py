@@ -39,8 +39,8 @@ LONG_SIGNATURES = {
 QUESTIONS = ("What ", "Who ", "Whether ")
 VAGUE_NAMES = frozenset({"common", "helper", "helpers", "misc", "util", "utils"})
 MOST = {
-    "lines in gdsload": 54_500,
-    "lines in tests": 57_500,
+    "lines in gdsload": 53_000,
+    "lines in tests": 56_200,
     "keywords of DataLoader": 28,
     "classes in loader, engine and backends": 152,
     "pools of threads": 1,
