@@ -18,7 +18,7 @@ CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The constants of JSON lines, as Python writes them; any other infinite number was too large."""
 
 _TYPES = ("int64", "uint64", "float64", "bool", "string")
-"""The types that keys get: the first one that has all values."""
+"""The types that keys get: the first one that has all values. Whole numbers alone do not become floating-point ones."""
 
 
 def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
@@ -43,7 +43,11 @@ def key_type(values: Sequence[Any], named: Any, key: str, file: str) -> Any:
         )
     if set(map(type, there)) == {str}:  # one that is no UTF-8 is its line's fault
         return arrow.string()
-    kinds = [kind for kind in map(arrow.type_for_alias, _TYPES) if type(there[0]) in _held(kind)]
+    # So is one that is too large, which Python reads as infinite.
+    there = [0.5 if type(value) is float and math.isinf(value) else value for value in there]
+    one = float if float in map(type, there) else type(there[0])
+    kinds = [kind for kind in map(arrow.type_for_alias, _TYPES) if one in _held(kind)]
+    kinds = [kind for kind in kinds if one is float or not arrow.types.is_floating(kind)]
     if (found := next((kind for kind in kinds if _has_all(kind, there, key, file)), None)) is not None:
         return found
     if not kinds:
@@ -80,7 +84,11 @@ def column_of(values: Sequence[Any], kind: Any, key: str, where: str, *, rounds:
             return arrow.array(values, _of_texts(kind)).cast(kind)
         if not arrow.types.is_floating(inner):
             return arrow.array(values, kind)
-        found = numbers = arrow.array(_floated(values) if rounds and int in map(type, elements) else values, kind)
+        whole = [one for one in elements if type(one) is int]
+        if not rounds and (odd := next((one for one in whole if float(one) != one), None)) is not None:
+            raise ValueError(f"it would round {odd}")
+        # Arrow refuses whole numbers beyond 2**53, also those that are floating-point ones.
+        found = numbers = arrow.array(_floated(values) if whole else values, kind)
         while arrow.types.is_list(numbers.type):
             numbers = numbers.flatten()
         infinite = int(np.isinf(numbers.to_numpy(zero_copy_only=False)).sum())

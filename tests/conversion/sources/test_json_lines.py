@@ -89,6 +89,20 @@ def test_whole_numbers_that_would_be_rounded_are_refused(tmp_path, samples_in, l
     left_out(write(tmp_path / "late.jsonl", rows), {"row 1000": f"the key '{name}' cannot be "})
 
 
+@pytest.mark.parametrize("before", [1, 1000])
+def test_whole_numbers_that_are_floating_point_ones_and_too_large_ones_at_fault_alone(tmp_path, left_out, before):
+    """JavaScript writes 1e20 as a whole number."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 0.5}\n' * before + '{"x": 100000000000000000000}\n{"x": 1e400}\n')
+    dataset = left_out(path, {f"row {before + 1}": "a number is too large"})
+    assert dataset.column("x").tolist() == [0.5] * before + [1e20]
+
+
+def test_whole_numbers_alone_become_no_floating_point_ones(tmp_path):
+    with pytest.raises(FormatError, match="key 'n' cannot be uint64"):
+        JsonLinesSource(write(tmp_path / "a.jsonl", [{"n": -1}, {"n": 2**63}])).parts(100)
+
+
 WRONG = {
     "nope": "no JSON: ",
     "[1]": "no JSON object: b'[1]",
