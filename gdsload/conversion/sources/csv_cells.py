@@ -221,13 +221,17 @@ def type_of(cells: Any, name: str, file: str) -> str:
     """The type of a column, by cells that are not empty.
 
     Raises:
-        FormatError: if they are numbers that float64 would round: different names would become the same.
+        FormatError: if they are numbers that float64 would round, or whole ones that neither int64 nor uint64 has:
+            different names would become the same.
     """
     if not len(cells):
         return "str"
     kind = number_type(cells)
     if kind == "float":
         values_of(cells, name, kind, file, filled=False, rounds=False)
+        whole = [cell.strip() for cell in cells.to_pylist()]
+        if all(map(_WHOLE.fullmatch, whole)):
+            raise _rounded(name, max(whole, key=lambda cell: abs(int(cell))), file)
     return kind or ("file" if all(map(is_path, cells.to_pylist())) else "str")
 
 
@@ -282,13 +286,7 @@ def values_of(cells: Any, name: str, kind: str, where: str, *, filled: bool, rou
         large = np.flatnonzero(np.abs(found.to_numpy(zero_copy_only=False)) >= _EXACT)
         for cell in cells.take(arrow.array(large)).to_pylist():
             if _is_rounded(cell.strip()):
-                raise FormatError(
-                    f"column {name!r} has the number {cell.strip():.100}, which would be rounded: int64, uint64 and "
-                    "float64 do not hold all cells",
-                    file=where,
-                    remedy=f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, "
-                    f"`types={{{name!r}: 'float'}}`.",
-                )
+                raise _rounded(name, cell, where)
     return found
 
 
@@ -297,3 +295,13 @@ def _is_rounded(cell: str) -> bool:
     if len(cell) >= _DIGITS and _WHOLE_FLOAT.fullmatch(cell):
         return Decimal(cell) != Decimal(float(cell))
     return math.isinf(float(cell)) and "inf" not in cell.lower()
+
+
+def _rounded(name: str, cell: str, where: str) -> FormatError:
+    """The error of a number that no type of numbers has."""
+    return FormatError(
+        f"column {name!r} has the number {cell.strip():.100}, which would be rounded: int64, uint64 and float64 do not "
+        "hold all cells",
+        file=where,
+        remedy=f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`.",
+    )

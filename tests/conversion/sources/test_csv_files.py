@@ -385,6 +385,7 @@ BEYOND = "has the number {}, which would be rounded"
     [
         (["1", str(2**64), str(2**64 + 1)], BEYOND.format(2**64 + 1)),
         (["-1", str(2**63 + 1)], BEYOND.format(2**63 + 1)),
+        (["-1", str(2**63)], BEYOND.format(2**63)),  # float64 has both, but whole numbers become no others
         (["7", "9" * 30], BEYOND.format("9" * 30)),
         *[([beside, "9007199254740993", "9007199254740992"], BEYOND.format("9007199254740993")) for beside in ("nan", "0.5")],
         *[(["0.5", cell], BEYOND.format(cell.strip()[:100])) for cell in ("9007199254740993.", "-9007199254740993.0", "9" * 5000)],
