@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,10 @@ _LOCK = "lock.mdb"
 _DATABASE_BYTES = 48
 """How long the value is that describes a database."""
 _MAX_DATABASES = 1
+
+_environments: dict[tuple[int, str], tuple[Any, int]] = {}
+"""The open environments, by process and file, each with the number of its users."""
+_guard = threading.Lock()
 
 
 class LmdbSource(ImageSource):
@@ -117,15 +122,33 @@ def _opened(file: str) -> Iterator[tuple[Any, Any]]:
     """The environment, and a transaction; whatever is wrong with them is a FormatError. No lock file is made."""
     lmdb = need("lmdb", file=file)
     check_file(file)
-    how = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_dbs": _MAX_DATABASES}
     with reading("the LMDB file cannot be read", file):
         if not os.path.getsize(file):
             raise ValueError("it is empty")  # to the library that is a file which it is to write
-        with lmdb.open(file, subdir=False, **how) as environment, environment.begin() as transaction:
+        with _shared(lmdb, file) as environment, environment.begin() as transaction:
             pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
             if pages * size > os.path.getsize(file):
                 raise ValueError(f"it is cut short: it has {pages} pages of {size} bytes, and they are not all there")
             yield environment, transaction
+
+
+@contextmanager
+def _shared(lmdb: Any, file: str) -> Iterator[Any]:
+    """The environment of a file. The library opens one but once in a process, where the threads of an executor read."""
+    how = {"readonly": True, "create": False, "lock": False, "readahead": False, "max_dbs": _MAX_DATABASES}
+    key = os.getpid(), os.path.realpath(file)
+    with _guard:
+        environment, users = _environments.get(key) or (lmdb.open(file, subdir=False, **how), 0)
+        _environments[key] = environment, users + 1
+    try:
+        yield environment
+    finally:
+        with _guard:
+            environment, users = _environments.pop(key)
+            if users > 1:
+                _environments[key] = environment, users - 1
+            else:
+                environment.close()
 
 
 def _is_database(environment: Any, transaction: Any, key: bytes, value: bytes) -> bool:
@@ -134,7 +157,8 @@ def _is_database(environment: Any, transaction: Any, key: bytes, value: bytes) -
         return False
     lmdb = need("lmdb")
     try:
-        environment.open_db(key, transaction, create=False)
+        with _guard:  # the library opens one database at a time
+            environment.open_db(key, transaction, create=False)
     except (lmdb.NotFoundError, lmdb.IncompatibleError):
         return False
     return True

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,3 +129,11 @@ def test_a_file_that_is_cut_short_is_not_mapped(tmp_path, workers):
     os.truncate(tmp_path / "l" / "data.mdb", 24 * 4096)
     with pytest.raises(FormatError, match="the LMDB file cannot be read: it is cut short"):
         gdsload.convert(path, tmp_path / "out", workers=workers)
+
+
+def test_threads_of_an_executor_share_what_the_library_opens_once(tmp_path):
+    values = {b"%04d" % number: os.urandom(1000) for number in range(1000)}
+    path = write(tmp_path / "l", values)
+    with ThreadPoolExecutor(4) as executor:
+        report = gdsload.convert(path, tmp_path / "out", executor=executor, shard_bytes=50_000)
+    assert [one["value"] for one in gdsload.ShardDataset(report.path)] == list(values.values())
