@@ -170,6 +170,7 @@ _DIGITS = len(str(_EXACT))
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NO_NUMBER = {"int": ("x", "X"), "uint": ("x", "X"), "float": ("(",)}
 """Parts of texts that Arrow takes for numbers, and that are none here: 0x1F, nan(1)."""
+_MISSING = frozenset({"na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "?"})  # in lower case
 
 
 def cells_of(
@@ -305,3 +306,11 @@ def _rounded(name: str, cell: str, where: str) -> FormatError:
         file=where,
         remedy=f"Keep them as texts, `types={{{name!r}: 'str'}}`; or round them, `types={{{name!r}: 'float'}}`.",
     )
+
+
+def missing_among_numbers(cells: Any) -> str | None:
+    """A cell that others write for a missing value, if all else in the column are numbers; None if it is not so."""
+    texts = cells.to_pylist()
+    odd = [text for text in texts if text.strip().lower() in _MISSING]
+    others = need("pyarrow").array([text for text in texts if text not in odd], "string")
+    return odd[0] if odd and len(others) and number_type(others) else None

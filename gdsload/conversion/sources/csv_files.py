@@ -24,6 +24,7 @@ from gdsload.conversion.sources.csv_cells import (
     Rows,
     cells_of,
     is_path,
+    missing_among_numbers,
     not_utf8,
     number_type,
     other_delimiter,
@@ -125,6 +126,11 @@ class CsvSource(FieldChoice, ImageSource):
                 found.append(
                     f"{name!r} is taken for {kind}, but {odd!r} begins with a zero: if it is a name, keep it as a "
                     f"text, `types={{{name!r}: 'str'}}`"
+                )
+            if name not in self.types and kind == "str" and (odd := missing_among_numbers(first[name])):
+                found.append(
+                    f"{name!r} is taken for texts, as {odd!r} is among its values: if that stands for a missing one, "
+                    "leave the cell empty"
                 )
         return found
 

@@ -252,6 +252,9 @@ def test_a_cell_of_another_type_that_comes_late(tmp_path, left_out, converted, l
     assert len(converted(path, types={"n": kind})) == 1001
 
 
+MAY_BE_MISSING = (
+    "'x' is taken for texts, as {!r} is among its values: if that stands for a missing one, leave the cell empty"
+)
 OTHER_DELIMITER = "there is one column, 'a;b': if cells are between ';', pass `delimiter=';'`"
 
 
@@ -260,6 +263,8 @@ OTHER_DELIMITER = "there is one column, 'a;b': if cells are between ';', pass `d
     [
         ("x,y\n00501,0\n10001,10\n", ["'x' is taken for int, but '00501' begins with"], {"types": {"x": "str"}}),
         ("a;b\n1;2\n3;4\n", [OTHER_DELIMITER], {"delimiter": ";"}),
+        ("x,y\n1,1\nNA,1\n2.5,1\n,1\n", [MAY_BE_MISSING.format("NA")], {"types": {"x": "str"}}),
+        ("x,y\ntrue,1\nNULL,1\n", [MAY_BE_MISSING.format("NULL")], {"types": {"x": "str"}}),
         ("x,y\nNA,1\nnone,1\n", [], {}),
         ("x,y\nNA,1\n1,1\na,1\n", [], {}),
         ("x,y\n1,1\nNaN,1\n", [], {}),
