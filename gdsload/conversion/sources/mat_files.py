@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -53,8 +53,9 @@ class MatSource(FieldChoice, FileSource):
     def parts(self, target_bytes: int) -> list[Part]:
         found: list[Part] = []
         for file in self.all_files():
-            prefix = f"{os.path.basename(file)}, rows"
-            found += array_parts(self._arrays(file, None), target_bytes, file, prefix=prefix, where=(file,))
+            prefix, arrays = f"{os.path.basename(file)}, rows", self._arrays(file, None)
+            _refuse_row_vectors(arrays, file)
+            found += array_parts(arrays, target_bytes, file, prefix=prefix, where=(file,))
         return filled(found, "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -124,6 +125,20 @@ class MatSource(FieldChoice, FileSource):
             names = self._chosen({name: _class_of(child) for name, child in children.items()}, file)
             # MATLAB's first dimension is the one that varies fastest, HDF5's last.
             return self._moved({name: _numbers(children[name]).T for name in names}, file)
+
+
+def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
+    """Refuse labels that are a row, 1 × N, beside variables of N rows."""
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    rows = [
+        name for name, array in arrays.items() if array.shape[:1] == (1,) and array.shape[1:] in {(n,) for n in lengths}
+    ]
+    if rows and len(lengths) > 1:
+        raise FormatError(
+            f"variable {rows[0]!r} is a row of {arrays[rows[0]].size} values, as many as other variables have rows",
+            file=file,
+            remedy=f"Pass `last={rows}`: the last dimension of it counts the samples.",
+        )
 
 
 def _class_of(child: Any) -> str:

@@ -125,3 +125,11 @@ def test_variables_that_come_twice(tmp_path, samples_in):
         file.write(content[128:])
     with pytest.raises(FormatError, match="two variables have one name"):
         samples_in(MatSource(str(tmp_path / "a.mat")))
+
+
+def test_a_row_of_labels_says_how_it_is_taken(tmp_path, samples_in):
+    path = str(tmp_path / "a.mat")
+    io.savemat(path, {"x": np.zeros((5, 2)), "y": np.arange(5)[None]})
+    with pytest.raises(FormatError, match=r"variable 'y' is a row of 5 values, .* Pass `last=\['y'\]`"):
+        MatSource(path).parts(1)
+    assert [one["y"].tolist() for one in samples_in(MatSource(path, last=["y"]))] == [[n] for n in range(5)]
