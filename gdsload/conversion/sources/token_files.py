@@ -10,8 +10,9 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from gdsload.conversion.folders import names_in
 from gdsload.conversion.input_files import FileOptions, FileSource, stamps
-from gdsload.conversion.reasons import reading
+from gdsload.conversion.reasons import counted_are, reading
 from gdsload.conversion.row_source import BATCH_BYTES, batches, filled, spans
 from gdsload.conversion.source import Item, OfDocuments, Part
 from gdsload.conversion.sources.token_formats import IndexedTokens, TokenRow, indexed_tokens, is_index, token_row
@@ -74,10 +75,16 @@ class TokenSource(OfDocuments, FileSource):
             )
 
     def notes(self) -> list[str]:
-        """Notes for users: that tokens are samples."""
-        if not self._one_by_one(self.all_files()):
-            return []
-        return ["each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents"]
+        """Notes for users: that tokens are samples, and on documents in files of other kinds."""
+        found = []
+        if self._one_by_one(self.all_files()):
+            found.append("each token is a sample: gdsload.Windows takes stretches, `each='document'` makes documents")
+        names = names_in(self.path) if os.path.isdir(self.path) else []
+        for ending, kind in ((".npy", "numpy"), (".jsonl", "jsonl")):
+            if others := [name for name in names if name.lower().endswith(ending)]:
+                are = counted_are(len(others), "file")
+                found.append(f"{are} left out, {others[0]!r} first: convert them apart, `kind={kind!r}`")
+        return found
 
     def parts(self, target_bytes: int) -> list[Part]:
         """See `Source.parts`: runs of tokens, of documents, or of bytes, in which documents begin."""

@@ -54,6 +54,17 @@ def test_flat_files_are_cut_where_documents_end(tmp_path_factory, documents, who
     check_documents(source, expected, target, read)
 
 
+def test_documents_of_other_kinds_beside_it_are_noted(tmp_path):
+    np.arange(9, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    np.save(tmp_path / "b.npy", np.arange(3))
+    (tmp_path / "c.jsonl").write_text("[1, 2]\n")
+    notes = TokenSource(str(tmp_path), dtype="uint16", each="document").notes()
+    assert [note.split(":")[0] for note in notes] == [
+        "1 file is left out, 'b.npy' first",
+        "1 file is left out, 'c.jsonl' first",
+    ]
+
+
 def test_a_flat_file_without_ends_is_packed_as_one_document(tmp_path):
     np.arange(100, dtype=np.uint32).tofile(tmp_path / "t.bin")
     source = TokenSource(str(tmp_path / "t.bin"), dtype="uint32", each="document")
