@@ -17,6 +17,7 @@ from gdsload.conversion.splits import ALL, level_splits, split_words
 from gdsload.errors import FormatError
 
 _NO_CLASS = -1
+_PICTURE_FOLDERS = ("image", "images", "img", "imgs")
 
 
 class ImageFolderSource(ImageSource):
@@ -64,6 +65,11 @@ class ImageFolderSource(ImageSource):
         filled = {name for name, places in folders.items() if any(map(self._has_image, places))}
         empty = [name for name in folders if name not in filled]
         found = [f"class {name!r} has no image that can be read. It keeps its number." for name in empty]
+        if len(filled) > 1 and (named := sorted(name for name in filled if name.lower() in _PICTURE_FOLDERS)):
+            found.append(
+                f"{named[0]!r} is taken for a class. Pictures and their masks are converted with a CSV table that "
+                "has the paths of a pair in each row, `kind='csv'`."
+            )
         if others := self._left_out(bool(folders)):
             endings = ", ".join(sorted({os.path.splitext(name)[1].lower() for name in others}))
             found.append(

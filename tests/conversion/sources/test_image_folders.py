@@ -107,3 +107,12 @@ def test_nothing_there(tmp_path):
     os.unlink(tmp_path / "a" / "0.png")
     with pytest.raises(FormatError, match="No such file"):
         item.make()
+
+
+@pytest.mark.parametrize(
+    ("names", "noted"), [(("images", "masks"), True), (("Labels", "IMG"), True), (("images",), False), ("ab", False)]
+)
+def test_folders_that_may_be_pictures_and_their_masks_are_noted(tmp_path, names, noted):
+    for name in names:
+        save(tmp_path / name / "0.png", np.zeros((2, 2, 3), np.uint8))
+    assert [("is taken for a class" in note) for note in ImageFolderSource(str(tmp_path)).notes()] == [True] * noted
