@@ -236,18 +236,27 @@ def plain_rows(rows: Any) -> Any:
         rows = np.asarray(rows)
     if not isinstance(rows, np.ndarray) or rows.ndim != 1:
         return rows
-    # bfloat16 and its like are of kind V, too, as raw bytes are.
-    is_raw = rows.dtype.type is np.void and rows.dtype.names is None
-    return rows.tolist() if rows.dtype.kind in "US" or is_raw else rows
+    return rows.tolist() if rows.dtype.kind in "US" or _is_raw(rows.dtype) else rows
+
+
+def _is_raw(dtype: object) -> bool:
+    """Return whether it is NumPy's type of raw bytes; bfloat16 and its like are of kind V, too."""
+    return isinstance(dtype, np.dtype) and dtype.type is np.void and dtype.names is None
 
 
 def bytes_notes(arrays: Mapping[str, Any]) -> list[str]:
-    """Sentences on arrays, by field, of bytes of a fixed length, of which zeros are lost."""
-    return [
+    """Sentences on arrays, by field, of bytes of a fixed length: zeros are lost, or they are numbers."""
+    found = [
         f"{name!r} has bytes of a fixed length ({array.dtype.itemsize}), of which zeros at the end are left out: where "
         "they are part of the value, store it as numpy's V type, or as rows of uint8"
         for name, array in arrays.items()
         if getattr(getattr(array, "dtype", None), "kind", None) == "S"
+    ]
+    return found + [
+        f"{name!r} has raw bytes ({array.dtype.itemsize}), as which NumPy saves bfloat16 and float8, too: if they are "
+        "numbers, save x.astype('float32')"
+        for name, array in arrays.items()
+        if _is_raw(getattr(array, "dtype", None)) and array.dtype.itemsize <= 2
     ]
 
 

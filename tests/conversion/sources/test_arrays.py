@@ -222,3 +222,9 @@ def test_rows_of_no_bytes_are_refused_and_the_file_is_named(tmp_path):
     with pytest.raises(FormatError, match="rows of no bytes") as caught:
         gdsload.convert(tmp_path / "x.npy", tmp_path / "no")
     assert caught.value.file == str(tmp_path / "x.npy")
+
+
+def test_raw_bytes_that_may_be_numbers_are_noted(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([b"\xc0?", b"\0@"], "V2"))  # as NumPy saves bfloat16
+    (note,) = gdsload.convert(tmp_path / "x.npy", tmp_path / "out", workers=1).notes
+    assert note.startswith("'x' has raw bytes (2), as which NumPy saves bfloat16 and float8, too")
