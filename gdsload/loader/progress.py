@@ -302,7 +302,14 @@ class Progress:
         if self.sampled is not None:
             return self.sampled.draws(place)
         if self._function is not None:
-            return Ordered(GivenOrder(self._function.indices(place.epoch)), place.schedule)
+            ids, wanted = self._function.indices(place.epoch), place.schedule.samples
+            if len(ids) != wanted:  # it was called again, as other epochs were asked for meanwhile
+                raise OptionError(
+                    f"gave {len(ids)} indices for epoch {place.epoch}, and {wanted} when it was called for it before",
+                    option="sampler",
+                    remedy="Draw them with a generator that is seeded with the epoch.",
+                )
+            return Ordered(GivenOrder(ids), place.schedule)
         return Ordered(self._plan.space.order(self._plan.order, self.known_seed(), place.epoch), place.schedule)
 
     def begun(self, place: Place) -> None:

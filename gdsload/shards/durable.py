@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from gdsload.shards.status import close
 
@@ -31,4 +32,5 @@ def make_folders(path: str) -> None:
         if not os.path.isdir(path):
             raise
     else:
-        fsync_path(above)
+        with suppress(PermissionError):  # of a folder that one may write to, but not read: it cannot be opened
+            fsync_path(above)

@@ -49,6 +49,20 @@ def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
     assert open_paths(tmp_path) == []
 
 
+def test_folders_are_made_in_one_that_may_not_be_read(tmp_path, monkeypatch):
+    real = os.open
+
+    def refused(path, *given, **named):
+        if path == str(tmp_path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    place = Publication(str(tmp_path / "made" / "d"), overwrite=False)
+    assert os.path.dirname(place.folder) == str(tmp_path / "made")
+    place.abandon()
+
+
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
 def test_file_system_without_locks(tmp_path, code):
     """Nothing is taken for left behind there, and writing works."""

@@ -61,6 +61,8 @@ class Draws:
         """The values that the order depends on; None if they are not known, or there is a state."""
         self._generator, self._owner = generator, os.getpid()
         self._state: torch.Tensor | None = None  # of the generator, after the last draw
+        self._seed = None if generator is None else generator.initial_seed()
+        self._seeded = False  # whether others have seeded it since the first draw
         self._drawing = threading.RLock()  # held while indices are drawn
         self._lock = threading.RLock()  # for the next three, which change together
         self._first = 0 if stateful is None else place.step
@@ -124,7 +126,7 @@ class Draws:
     def left(self) -> int | None:
         """The number of batches handed out of an epoch that is left before its end, once.
 
-        None if it is over, or if others have used or seeded the generator since: it stays as they left it.
+        None if it is over, or if others have used or seeded the generator: it stays as they left it.
         """
         if self._generator is None or self._owner != os.getpid():  # a thread that draws is not in a forked process
             return None
@@ -132,13 +134,23 @@ class Draws:
             generator, self._generator = self._generator, None
             if self._state is None or not torch.equal(generator.get_state(), self._state):
                 return None
+            if self._seeded or self._is_seeded(generator):  # and what was drawn ahead came after that
+                generator.manual_seed(generator.initial_seed())
+                return None
             self.reach(self._place.step)  # to know whether it is over
             return None if self.ended else self._place.step
+
+    def _is_seeded(self, generator: torch.Generator) -> bool:
+        """Return whether others have seeded the generator: with another seed, or with nothing drawn from it since."""
+        seed = generator.initial_seed()
+        return seed != self._seed or torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
 
     def _draw(self, count: int) -> None:
         batches: list[IntArray] = []
         marks = [self._marks[-1]]
         error: BaseException | None = RuntimeError(f"the {self._source.name} was interrupted")
+        if self._generator is not None and self._state is not None:
+            self._seeded = self._seeded or self._is_seeded(self._generator)
         try:
             batches, error = self._take(count)
             for batch in batches:

@@ -246,3 +246,15 @@ class TestErrors:
             with pytest.raises(OptionError, match="NoneType"):
                 next(iter(loader))
             assert list(chain(*numbers(loader))) == list(range(40))
+
+    @pytest.mark.parametrize("again", [0, 55, 150])
+    def test_another_number_of_indices_for_the_same_epoch(self, load_of, again):
+        """Else the last batches would be empty, or indices would be left out."""
+        counts = iter([100, 100, again])
+        with load_of(lambda _: torch.arange(next(counts))) as loader:
+            for epoch in (1, 0, 1):
+                loader.set_epoch(epoch)
+                assert len(loader) == 7
+            with pytest.raises(OptionError, match=f"sampler gave {again} indices for epoch 1, and 100 when .*seeded"):
+                next(iter(loader))
+            assert len(list(chain(*numbers(loader)))) == again

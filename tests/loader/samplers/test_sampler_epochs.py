@@ -1,14 +1,17 @@
 """Where one epoch of a sampler ends and the next begins: behind its last batch, and behind one that was left."""
 
 import json
+import threading
 import time
+from itertools import count
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 
+from gdsload.loader.samplers.indices import IndexSource
 from gdsload.testing import assert_resumes_everywhere
-from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers
+from tests.loader.samplers.test_samplers import ALL, RollsOver, Stateful, numbers, of_torch
 from tests.loader.taking import begin, check_refused, seeded
 from tests.pools import no_threads
 
@@ -38,6 +41,27 @@ def test_a_state_behind_the_last_batch_goes_on_with_the_next_epoch(make, sampler
                     loader.set_epoch(0)
                     assert numbers(loader) == []
                 assert (numbers(loader), loader.epoch) == (wanted, 2)
+
+
+@pytest.mark.parametrize("seed", [1, 9])
+@pytest.mark.parametrize("call", [2, 3])
+def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypatch, seed, call):
+    generator, calls, done = seeded(1), count(1), threading.Event()
+    checked = IndexSource.checked
+
+    def seeds(source, given):
+        if next(calls) == call:
+            generator.manual_seed(seed)
+            done.set()
+        return checked(source, given)
+
+    monkeypatch.setattr(IndexSource, "checked", seeds)
+    with make(100, sampler=RandomSampler(ALL, generator=generator)) as loader:
+        iterator = begin(loader)
+        assert done.wait(10)
+        del iterator  # or it would draw on from the same generator
+        wanted = of_torch(sampler=RandomSampler(ALL, generator=seeded(seed)), batch_size=100)[0]
+        assert numbers(loader) == wanted
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
