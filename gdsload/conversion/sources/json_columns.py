@@ -151,6 +151,15 @@ def late_key(key: str, where: str) -> FormatError:
     )
 
 
+def not_an_object(key: str, where: str) -> FormatError:
+    """The error of a line with a value in place of the object whose parts are fields."""
+    return FormatError(
+        f"the key {key!r:.100} is no object, as in other lines",
+        file=where,
+        remedy="Choose fields that are not of its parts: `fields=[...]`.",
+    )
+
+
 def named_type(name: str, given: object) -> Any:
     """The type that a user names for a key.
 

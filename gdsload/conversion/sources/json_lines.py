@@ -16,7 +16,7 @@ from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import column_values
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource
 from gdsload.conversion.sources.extras import need
-from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, named_type
+from gdsload.conversion.sources.json_columns import CONSTANTS, column_of, key_type, late_key, named_type, not_an_object
 from gdsload.conversion.sources.streams import DAMAGED, read_line, unpacked
 from gdsload.errors import FormatError
 
@@ -112,8 +112,12 @@ class JsonLinesSource(TableSource, FileSource):
         leaves = self._leaves()
         names = {leaf.name for leaf in leaves}
         objects = [self._object(line, where, tokens=_TOKENS in names) for line in lines]
-        for one in objects if self.fields is None else ():
-            if late := [key for key in one.keys() - names if one[key] is not None]:
+        parts = [(name[:at], name) for name in names for at, letter in enumerate(name) if letter == "."]
+        for one in objects:
+            late = {key for key in one.keys() - names if one[key] is not None}
+            if odd := {key for key, part in parts if key in late and part not in one}:
+                raise not_an_object(min(odd), where)
+            if late and self.fields is None:
                 raise late_key(min(late), where)
         found = {}
         for leaf in leaves:

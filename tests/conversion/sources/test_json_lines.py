@@ -183,6 +183,14 @@ def test_a_line_without_a_key_that_another_object_has_is_no_bad_one(tmp_path, sa
     assert found[999:] == [{"s.x": 1, "s.z": 0}, {"s.x": 2, "s.z": 3}, {"s.x": 4, "s.z": 0}]
 
 
+def test_a_value_in_place_of_an_object_whose_parts_are_chosen(tmp_path, samples_in, left_out):
+    """It has no part, but is not missing either."""
+    path = write(tmp_path / "a.jsonl", [{"s": {"x": 0.5}}, {"s": None}, {}] * 400 + [{"s": 5}])
+    left_out(path, {"row 1200": "the key 's' is no object"}, fields=["s.x"])
+    path = write(tmp_path / "b.jsonl", [{"s": 1, "s.x": 2}])  # a key with a dot
+    assert [plain(one) for one in samples_in(JsonLinesSource(path).only(["s.x"]))] == [{"s.x": 2}]
+
+
 def test_keys_with_dots_and_objects(tmp_path, samples_in):
     path = write(tmp_path / "a.jsonl", [{"a": 1, "a.b": 2, "s": None}, {"a": 3, "a.b": 4, "s": {"c": {"d": "x"}}}])
     found = samples_in(JsonLinesSource(path, fill={"s.c.d": ""}))
