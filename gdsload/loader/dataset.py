@@ -17,7 +17,7 @@ from torch.utils.data import Subset
 from gdsload.backends.base import BackendStatus
 from gdsload.engine.gpu.plain_tensors import each_tensor
 from gdsload.errors import FileChangedError, OptionError, SampleIndexError
-from gdsload.loader.described import dataset_text
+from gdsload.loader.described import dataset_html, dataset_text
 from gdsload.loader.paths_and_devices import dataset_path, resolve_device
 from gdsload.loader.sample_reader import CPU, SampleReader
 from gdsload.loader.wanted import Indices, known_field, known_fields, whole_numbers
@@ -350,6 +350,9 @@ class ShardDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         return dataset_text(self)
+
+    def _repr_html_(self) -> str:
+        return dataset_html(self)
 
 
 def _subset(dataset: ShardDataset, ids: NDArray[np.int64]) -> Subset[dict[str, Any]]:

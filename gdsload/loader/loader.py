@@ -24,7 +24,7 @@ from gdsload.loader.options import Memory, Options, Verify, per_sample, verifica
 from gdsload.loader.plan import plan_loader
 from gdsload.loader.progress import Progress
 from gdsload.loader.rank_groups import ranks_of
-from gdsload.loader.shown import loader_text
+from gdsload.loader.shown import loader_html, loader_text
 from gdsload.loader.torch_attributes import BatchView, OrderView, SequentialView, TorchAttributes
 from gdsload.loader.torch_keywords import TorchKeywords, check_torch_keywords, warn_of_shared_draws
 from gdsload.order import BlockShuffle
@@ -386,7 +386,7 @@ class DataLoader(TorchAttributes):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    __repr__ = loader_text
+    __repr__, _repr_html_ = loader_text, loader_html
 
 
 _all = signature(DataLoader).parameters

@@ -10,7 +10,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from gdsload.backends.keep import default_register_bytes
 from gdsload.loader.dataset import ShardDataset
-from gdsload.loader.described import brief, entries_text
+from gdsload.loader.described import brief, entries_html, entries_text
 from gdsload.loader.options import Memory, Verify
 from gdsload.loader.plan import LoaderPlan
 from gdsload.system.units import counted, format_bytes
@@ -24,7 +24,17 @@ _SHORT.maxother = _SHORT.maxstring = 60
 
 def loader_text(loader: DataLoader) -> str:
     """The loader as lines of text: options that differ from the defaults, order, backend, budgets, counters."""
-    plan, defaults = loader._plan, loader._defaults  # noqa: SLF001 - this function is its method
+    return entries_text(*_entries(loader))
+
+
+def loader_html(loader: DataLoader) -> str:
+    """The same as a table for notebooks."""
+    return entries_html(*_entries(loader))
+
+
+def _entries(loader: DataLoader) -> tuple[str, list[tuple[str, str]]]:
+    """A title, and the entries below it: a name and a text each."""
+    plan, defaults = loader._plan, loader._defaults  # noqa: SLF001 - these functions are its methods
     order, status, stats = plan.order, loader.backend, loader.stats
     asked = "" if status.asked == status.chosen else f" (asked for {status.asked})"
     budgets = f"{format_bytes(plan.prefetch_bytes)} for batches ahead, {format_bytes(plan.arena_bytes)} arena"
@@ -38,7 +48,7 @@ def loader_text(loader: DataLoader) -> str:
     ]
     if stats.batches:
         found.append(("so far", str(stats)))
-    return entries_text(f"{type(loader).__name__} of {_dataset(plan.dataset)}", found)
+    return f"{type(loader).__name__} of {_dataset(plan.dataset)}", found
 
 
 def _given(plan: LoaderPlan, defaults: Mapping[str, object]) -> list[str]:
