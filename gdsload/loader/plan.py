@@ -9,6 +9,7 @@ rule), and the defaults of budgets that are shares of what is free when the reso
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -215,11 +216,13 @@ def _refuse_verify(
     share = SAMPLED if options.verify.stored == "sample" else 1
     at_once, widened = sample_bytes * max(order.block, 1), BLOCK_BYTES * columns / share
     if order.shuffle != "sequential" and at_once + widened > _MOST_WIDENED * at_once:
+        wanted = math.ceil(widened / (_MOST_WIDENED - 1) / max(sample_bytes, 1))
         raise OptionError(
             f"is on, but checksums are of {format_bytes(BLOCK_BYTES)} of a column, and {format_bytes(at_once)} of "
             f"{counted(columns, 'column')} are read at once: far more would have to be read",
             option="verify",
-            remedy='Pass `shuffle="block"`, or compare all bytes once, with `dataset.verify()`.',
+            remedy=f"Pass `shuffle=gdsload.BlockShuffle(block={wanted})`, or compare all bytes once, with "
+            "`dataset.verify()`.",
         )
 
 
