@@ -1,4 +1,4 @@
-# Each target has an environment of its own, .venv/<name>, so that none can lean on what another has installed.
+# Each target has its own environment, .venv/<name>, so that none depends on what another has installed.
 # It is made again when pyproject.toml or its constraints change, and costs nothing otherwise.
 #
 #   make test ARGS="-k order"      passes arguments on; so does make demo
@@ -15,7 +15,7 @@ demo: .venv/demo/.stamp
 
 # Three processes are what two cores are busy with: tests also wait. All tests of a file run in one of them, or fixtures
 # of the file are made in each. Whatever the environment says, compiled modules are kept, or each process compiles all
-# tests anew; and threads that wait sleep, since other processes want the core.
+# tests again; and threads that wait sleep, since other processes want the core.
 PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder
 test bounds: export PYTHONDONTWRITEBYTECODE :=
 test bounds: export OMP_WAIT_POLICY := passive

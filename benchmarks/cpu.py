@@ -44,7 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help="the interpreter of a contender that needs an environment of its own; may be repeated",
+        help="the interpreter of a contender that needs its own environment; may be repeated",
     )
     parser.add_argument(
         "--work-dir", type=existing_folder, help="where the data go, 10 GiB of them (default: the temporary folder)"

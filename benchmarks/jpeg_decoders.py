@@ -2,7 +2,7 @@
 
     python -m benchmarks.jpeg_decoders --out benchmarks/results/jpeg-decoders.json
 
-JPEGs of 500 x 375 pixels and about 57 KB. Each section runs in a process of its own, so that one that fails takes no
+JPEGs of 500 x 375 pixels and about 57 KB. Each section runs in its own process, so that one that fails takes no
 other with it, and its result is shown at once. One section is the loader of `benchmarks.images` with batches
 of several sizes, in turns; another decodes the same bytes again and again and throws the pixels away.
 """
@@ -42,7 +42,7 @@ Call = Callable[[], int]
 
 
 def _rate(makers: Sequence[Callable[[], Call]]) -> dict[str, Any]:
-    """Images a second, by several calls at once, each again and again by a thread of its own."""
+    """Images a second, by several calls at once, each again and again in its own thread."""
     done, failed = [0] * len(makers), list[BaseException]()
     start, stop = threading.Barrier(len(makers) + 1), threading.Event()
 

@@ -57,7 +57,7 @@ class Process:
 
     Args:
         name: key in `benchmarks.contenders.CONTENDERS`.
-        folder: a folder of its own.
+        folder: its folder, which no other contender uses.
         source: the rows.
         workload: what the rows are.
         launch: how it is started.

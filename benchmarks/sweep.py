@@ -3,7 +3,7 @@
     python -m benchmarks.sweep --out sweep.json
     python -m benchmarks.sweep --out sweep.json --device cuda --bytes 16GiB --work-dir /mnt/nvme
 
-Each value of a setting is run once a round, from another starting point in every round, each with a loader of its own,
+Each value of a setting is run once a round, from another starting point in every round, each with its own loader,
 which is given with `mmap=False` where batches stay in CPU memory: only so does a cold disk have to be read ahead of.
 With `--mapped` it is not: rows then come straight from the page cache.
 Shown are medians and quartiles of GB/s, and the depth of reads at the end; `*` marks the default.

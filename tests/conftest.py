@@ -1,4 +1,4 @@
-"""What all tests share: what they run on, and which of them need a GPU."""
+"""Fixtures of all tests: the device that they run on, and a skip for those that need a GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytest_plugins = [
 
 
 def no_gpu_is_fine() -> bool:
-    """Whether tests that need a GPU are left out, as there is none and nobody asked for them."""
+    """Return whether tests that need a GPU are left out, as there is none and nobody asked for them."""
     return not torch.cuda.is_available() and "cuda" not in os.environ.get(NEEDS, "").split(",")
 
 
@@ -61,7 +61,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    """What collection has made lives as long as the process: no collection of garbage goes through it again."""
+    """Exclude the objects of pytest's collection, which live as long as the process, from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -138,14 +138,14 @@ def soon():
 
 @pytest.fixture
 def own_end(monkeypatch):
-    """Whatever is said of the interpreter's end, it is not said to later tests, nor are their threads ended."""
+    """Reset the library's notes of the interpreter's end, so that the threads of later tests go on."""
     monkeypatch.setattr(pool, "program_end", pool.ProgramEnd())
     monkeypatch.setattr(pool, "_endless", pool.WeakList())
 
 
 @pytest.fixture
 def ends_in_a_child():
-    """Whether a call returns in a forked child, without an error: ``assert ends_in_a_child(call)``."""
+    """Return whether a call returns in a forked child, without an error: ``assert ends_in_a_child(call)``."""
 
     def ends(call):
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Folders that stand for drives: what tells two of them apart, where all lie on one, is the folder."""
+"""Folders that stand for drives: where all are on one drive, the folder says which of them a file is on."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ def make_drives(folder, count):
 
 
 def folder_of(source):
-    """What `LocalFiles.drive_key` is then: the folder that a shard is in."""
+    """A replacement of `LocalFiles.drive_key`: the folder that a shard is in."""
     return os.path.dirname(os.path.realpath(source.path))
 
 

@@ -34,7 +34,7 @@ Hang = Callable[..., Any]
 
 @pytest.fixture
 def hang() -> Iterator[Hang]:
-    """What gives no answer for as long as the test runs. The doctor's threads that wait for it end with the test."""
+    """A call that returns nothing for as long as the test runs. The doctor's threads that wait for it end with the test."""
     over = threading.Event()
 
     def wait(*_asked: object) -> None:
@@ -126,7 +126,7 @@ class Made:
 
 
 def make_host(made: Made) -> None:
-    """What every Linux machine shows."""
+    """The files that every Linux machine has."""
     made.write("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
     made.write("/proc/modules", "ext4 1000000 1 - Live 0x0\n")
     made.write("/proc/self/cgroup", "0::/\n")

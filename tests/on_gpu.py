@@ -42,7 +42,7 @@ def check_as_on_cpu(dataset, way, epochs=1, **options):
 
 
 def used_late(loader, use, batches=30):
-    """What `use` makes of each of the first batches, on a stream that is late; a batch is dropped after it."""
+    """The results of `use` for each of the first batches, on a stream that is late; a batch is dropped after it."""
     found = []
     for batch, _ in zip(loader, range(batches), strict=False):
         torch.cuda._sleep(CYCLES)

@@ -1,4 +1,4 @@
-"""What tests of the page cache share."""
+"""Functions for tests of the page cache."""
 
 import ctypes
 import errno

@@ -92,7 +92,7 @@ def test_a_name_that_is_not_there():
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["convert", "--help"], ["bench", "--help"]])
 def test_help_needs_neither_torch_nor_numpy(arguments):
-    """What it imports rather than what it takes: 0.1 s, but a test of that would be one of the machine."""
+    """The imports, not the time: it takes 0.1 s, but a test of that would be one of the machine."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gdsload", *arguments],
         capture_output=True, text=True, check=False, timeout=50,

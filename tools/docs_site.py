@@ -1,4 +1,4 @@
-"""What the site has beside its Markdown: the help of commands, llms.txt of the same pages, and a page that leads on."""
+"""The parts of the site that are no Markdown: the help of commands, llms.txt of the same pages, and a redirect."""
 
 from __future__ import annotations
 

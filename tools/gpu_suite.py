@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "benchmarks/results/gpu-suite.json"
 REQUIRED = ("cuda", "cufile", "two")
-"""What GDSLOAD_REQUIRE has to name: without it, tests that lack the hardware are skipped."""
+"""The hardware that GDSLOAD_REQUIRE has to name: without it, tests that lack the hardware are skipped."""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _COUNTS = "GDSLOAD_SUITE_COUNTS"
 """Names the file that the plugin writes."""
@@ -185,7 +185,7 @@ def _commit(root: Path) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    """What the tests ran on; torch is asked only if they have imported it."""
+    """The machine and the versions that the tests ran on; torch is asked only if they have imported it."""
     found: dict[str, Any] = {"kernel": platform.release(), "driver": None}
     with contextlib.suppress(OSError):
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ from gdsload.shards.writer import ShardWriter
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "shards"
 
-# Each tensor takes a page of its own: the element types share one shard, so that the files stay small.
+# Each tensor has its own page: the element types share one shard, so that the files stay small.
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2), (0,), (1, 2, 3), (2, 0))
 _DTYPES = {
     f"{dtype.name} {number}": Field(dtype, _SHAPES[number % len(_SHAPES)])
@@ -87,7 +87,7 @@ def _value(name: str, field: Field, number: int) -> object:
         return _TEXTS[number % len(_TEXTS)]
     if field.kind == "bytes":
         return _bits(name, number, number * 5 % 8)
-    if field.kind == "image":  # a signature, and any bits behind it
+    if field.kind == "image":  # a signature, and any bits after it
         return _SIGNATURES[field.codecs[number % len(field.codecs)]] + _bits(name, number, number * 7 % 40)
     shape = (number * 3 % 5, *field.row_shape) if field.ragged else field.row_shape
     count = torch.Size(shape).numel() * field.dtype.itemsize
@@ -107,7 +107,7 @@ def place(folder: Path, name: str) -> Path:
 
 
 def write(folder: Path) -> None:
-    """Write the golden datasets into a folder, those of each version of the format into one of its own.
+    """Write the golden datasets into a folder, those of each version of the format into a separate one.
 
     Raises:
         DatasetExistsError: if one is there already.

@@ -1,4 +1,4 @@
-"""What users install: an SBOM in CycloneDX's JSON, and the table of licences in docs/licences.md. See `make sbom`.
+"""The packages that users install: their SBOM in CycloneDX's JSON, and the table in docs/licences.md. See `make sbom`.
 
 pip resolves the extras without installing them: those for CUDA are gigabytes, and two of them exclude each other. That
 for CUDA 12 is resolved without torch, whose builds for it PyPI does not have.
@@ -31,7 +31,7 @@ READ = {"torchcodec": "BSD-3-Clause"}
 Metadata = dict[str, Any]
 """The core metadata of a package, as JSON."""
 Packages = dict[str, dict[str, Any]]
-"""What pip's report says of packages, by name."""
+"""The entries of pip's report, by the name of the package."""
 Resolved = list[tuple[Packages, dict[str, set[str]]]]
 """Packages that are installed together, and for each those that require it."""
 
@@ -58,7 +58,7 @@ def licence(metadata: Metadata) -> str:
 
 
 def needs(metadata: Metadata, extra: str) -> Iterator[Requirement]:
-    """What a package requires here for an extra beside what it requires anyway; the latter if `extra` is empty."""
+    """The requirements of an extra here, without those of the package itself; the latter if `extra` is empty."""
     for one in map(Requirement, metadata.get("requires_dist", ())):
         anyway, with_extra = (one.marker is None or one.marker.evaluate({"extra": name}) for name in ("", extra))
         if with_extra and not (extra and anyway):

@@ -1,4 +1,4 @@
-"""The contenders of both suites: a row for each here, and a class behind `benchmarks.contenders.base.Contender`."""
+"""The contenders of both suites: a row for each here, which names a class with the methods of `base.Contender`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def names(suite: Suite, device: str) -> tuple[str, ...]:
 
 
 def load(name: str) -> type[Contender]:
-    """The class of a contender, for use in a process of its own.
+    """The class of a contender, for use in its own process.
 
     Raises:
         ImportError: if its library is not installed.

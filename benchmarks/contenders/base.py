@@ -26,7 +26,7 @@ class Job:
     """A contender's job: the rows to load, their order, and the device to load them to.
 
     Attributes:
-        folder: a folder of its own.
+        folder: its folder, which no other contender uses.
         source: the rows: a ``.npy`` file, or the first shard of a dataset of gdsload's with one field, ``x``.
         shape: of a sample.
         dtype: numpy's name of the element type.
@@ -84,7 +84,7 @@ class Contender(ABC):
             different things by the word.
         orders: the orders that it takes part in.
         host: whether its batches are in CPU memory whatever the device: who wants them there copies them.
-        own_format: whether it writes the rows in a format of its own.
+        own_format: whether it writes the rows in its own format.
         checked: whether it hands out rows, so that they can be compared.
         bursts: whether its batches come in bursts, so that only whole epochs tell its rate; or whether its first epoch
             is unlike the others.

@@ -14,7 +14,7 @@ from benchmarks.contenders.base import Contender, Order
 __all__ = ["Gdsload", "GdsloadBlock", "GdsloadBounce", "GdsloadShards", "GdsloadVram"]
 
 SHUFFLE: dict[Order, bool | str] = {"sequential": False, "full": "full", "block": "block"}
-"""What each order is called there."""
+"""The value of `shuffle` for each order."""
 
 
 class Gdsload(Contender):

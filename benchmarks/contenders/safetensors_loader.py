@@ -17,7 +17,7 @@ class Safetensors(Contender):
     """A whole file at a time to the device, and batches of it."""
 
     title = "safetensors, whole file"
-    settings = "load_file(path, device), anew for each epoch, then x[low:high] or x[permutation[low:high]]"
+    settings = "load_file(path, device) in each epoch, then x[low:high] or x[permutation[low:high]]"
     shuffle = "full: the file is held in VRAM whole"
     host = False
     bursts = True

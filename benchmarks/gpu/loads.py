@@ -53,11 +53,11 @@ class Load:
         """Make everything that is not timed: registrations, rings, handles."""
 
     def run(self) -> int:
-        """Bring everything once, and wait until it is there; returns the number of bytes."""
+        """Load everything once, and wait until it is there; returns the number of bytes."""
         raise NotImplementedError
 
     def verify(self) -> int:
-        """Bring everything once and compare it with the reference; returns the number of bytes that were compared.
+        """Load everything once and compare it with the reference; returns the number of bytes that were compared.
 
         Raises:
             RuntimeError: if a byte differs.

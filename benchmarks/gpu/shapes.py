@@ -120,7 +120,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     augmented: bool = False
     below: bool = False
-    """Whether only the reads are made, without a loader."""
+    """True if only the reads are made, without a loader."""
     gathers: int = 0
     """By how many threads samples are asked for by index, without a loader; 0: by a loader."""
     window: int = 0

@@ -76,7 +76,7 @@ class KvikioRead(Load):
 
 
 class KvikioAsync(KvikioRead):
-    """kvikio by hand: `raw_read_async` on a stream of its own."""
+    """kvikio by hand: `raw_read_async` on its own stream."""
 
     def __init__(self, data: Data, device: torch.device) -> None:
         super().__init__(data, device, compat=False)

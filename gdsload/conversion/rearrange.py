@@ -63,18 +63,18 @@ def split(
     seed: int | None = None,
     **options: Unpack[RearrangeKeywords],
 ) -> list[ConvertReport]:
-    """Share a dataset's samples out to several new ones; see `convert` for options and errors.
+    """Divide a dataset's samples among several new ones; see `convert` for options and errors.
 
-    Every sample is in one of them, and in each they are in the order of the dataset. A split that was interrupted after
-    one of them was made is run again with `overwrite`.
+    Each sample goes to one of them, and each keeps the order of the dataset. If a split was interrupted after it had
+    finished one of them, run it again with `overwrite`.
 
     Args:
         path: the dataset, as `ShardDataset` takes it.
         outs: the folders to make.
-        sizes: the number of samples of each, or, if they are floats, its share of them. One less than `outs`: the last
-            gets the rest.
-        seed: draw the samples of each, the same for the same seed. None: neighbours stay together, the first samples go
-            to the first.
+        sizes: the number of samples of each as an int, or its share of all samples as a float. If there is one size
+            less than `outs`, the last one gets the rest.
+        seed: seed of a random choice of the samples of each. None: the first samples go to the first one, the next ones
+            to the second, and so on.
         **options: see `convert`.
 
     Raises:

@@ -195,10 +195,10 @@ def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
 
 @shows_options
 def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertReport:
-    """Make a dataset of shards from a source, in parallel, so that an interrupted run can go on.
+    """Make a dataset of shards from a source, in parallel. An interrupted conversion can be continued.
 
-    The result is the same, byte for byte, whatever the number of workers. Nothing is at `out` until all of it is.
-    Ctrl-C ends it at once, and what is finished by then is kept for the next run.
+    The result has the same bytes for any number of workers. It appears at `out` whole, at the end. Ctrl-C ends the
+    conversion at once; the next call with the same arguments continues after the parts that are finished.
 
     Args:
         source: a path, whose kind is recognised, or a `Source`.
@@ -206,9 +206,9 @@ def convert(source: Any, out: Place, **options: Unpack[AllKeywords]) -> ConvertR
         **options: `kind`: what the source is, if that cannot be recognised. `source_options`: keywords of that kind;
             they may as well be given here: ``size=224`` is ``source_options={"size": 224}``. `gdsload convert
             --help-source KIND` says which ones a kind has.
-            `schema`: the fields (default: worked out from the first samples). `fields`: which of the source's are
-            taken, in this order; what is wrong with others does not matter then. `map`:
-            ``"package.module:function"``, which gets each sample of these as a dict and returns the one to be written.
+            `schema`: the fields (default: worked out from the first samples). `fields`: the names of those
+            to take, in this order; errors in others are ignored then. `map`: ``"package.module:function"``, which gets
+            each sample as a dict of these fields and returns the sample to be written.
             `casts`: field names to element types that they are cast to; ``"uint8:clip"`` clips and counts what that
             does not hold. `ragged`: names of fields whose first dimension varies. `fixed`: names of lists that are all
             of one length, that of the first samples.

@@ -182,7 +182,7 @@ def refuse_inside(source: Source, out: str, targets: Iterable[str]) -> None:
         if os.path.realpath(place).startswith(os.path.join(folder, "")):
             raise OptionError(
                 f"it is in the folder of the source, {path}: the next conversion of that would take the shards for "
-                "samples, or for a class of their own",
+                "samples, or for a class",
                 file=place,
                 remedy="Write to a folder beside that of the source.",
             )

@@ -45,7 +45,7 @@ def do_all(
     Args:
         tasks: what is to be done.
         workers: how many are done at once.
-        executor: what has them done; None: this process, threads or processes of our own.
+        executor: runs them; None: threads or processes of this conversion do.
         add: called with the report of each.
         note: called now and then with the number of a task that is under way and how many samples it has by then, but
             for tasks that an executor does.

@@ -55,7 +55,7 @@ class BatchForm:
 
     @property
     def offsets(self) -> dict[str, Sequence[int]]:
-        """Of windows, where the samples of each column are, counted from the window's own; of single samples none."""
+        """For clips, the places of each column's samples, counted from the clip's first; empty for single samples."""
         found = {name: codec.offsets for name, codec in self.codecs.items()}
         return found if any(offsets != range(1) for offsets in found.values()) else {}
 
@@ -242,7 +242,7 @@ def padding_rows(element: NDArray[np.uint8], nbytes: int) -> NDArray[np.uint8]:
 
 
 def bytes_at_each(addresses: IntArray, rows: int, field: Field) -> int:
-    """Bytes of a field at each address: a row's, or those of all rows of a window that is in one place."""
+    """Bytes of a field at each address: a row's, or those of all rows of a clip that is in one place."""
     return rows * field.row_bytes // max(len(addresses), 1)
 
 
@@ -250,7 +250,7 @@ def _joined(name: str, field: Field, slices: Slices) -> tuple[IntArray, IntArray
     """Addresses, and rows if the field is ragged, of a field of the samples of all slices."""
     parts = [(part.rows.fields[name], part.chosen) for part in slices.parts]
     each = [rows.addresses[chosen] for rows, chosen in parts]
-    if len({one.ndim for one in each}) > 1:  # windows: some as one row each, and some with the rows of all samples
+    if len({one.ndim for one in each}) > 1:  # clips: some as one row each, and some with the rows of all samples
         within = np.arange(next(one.shape[1] for one in each if one.ndim > 1)) * field.row_bytes
         each = [one if one.ndim > 1 else one[:, None] + within for one in each]
     addresses = slices.arranged(each).reshape(-1)
@@ -269,7 +269,7 @@ def _tensors(memory: memoryview, begin: int, rows: Sequence[int], codec: FieldCo
     field, each = codec.stored, len(codec.offsets)
     dtype, known, every = torch_dtype(field.dtype), numpy_dtype(field.dtype), sum(rows)
     whole = None
-    if known is not None and every * field.row_bytes:  # of windows in their shape
+    if known is not None and every * field.row_bytes:  # of clips in their shape
         samples = (every,) if each == 1 else (every // each, each)
         whole = np.ndarray((*samples, *field.row_shape), known, memory, begin)
     found = []

@@ -122,7 +122,7 @@ class Checked:
     def refuse(self, ids: IntArray, offsets: Mapping[str, Sequence[int]]) -> None:
         """Raise ChecksumError if some of these samples, which have landed, differ from what was written.
 
-        `offsets` are those of each column's windows; none where samples are no windows.
+        `offsets` are those of each column's clips; none where samples are no clips.
         """
         problems = []
         for (file, column, _), problem in sorted(self._damaged.copy().items()):

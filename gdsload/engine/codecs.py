@@ -53,7 +53,7 @@ class FieldCodec:
     """
 
     offsets: Sequence[int] = range(1)
-    """Which stored samples one of the user's is made of, counted from its own on: several in windows."""
+    """The stored samples of one sample of a batch, counted from its own on: several for a clip."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 torch's public function makes one as a view of its values, by way of an operator whose Python looks at each argument.
 That takes several times as long as the class itself, of which torch's own operators make theirs, and longer than the
-link takes to bring a batch of 1 MiB to a GPU; `values()` and `offsets()` take a while, too. The class is not public, so
+link takes to copy a batch of 1 MiB to a GPU; `values()` and `offsets()` take a while, too. The class is not public, so
 the first tensor of a process is compared with the public function's. Where they differ, or there is no such class, the
 public function makes all of them.
 """

@@ -127,7 +127,7 @@ class LandedSource:
         else:
             ids, index = self.job.samples(wanted), self.job.indices(wanted)
             if self._offsets:
-                files, extents, rows = of_windows(table, self._offsets, ids)
+                files, extents, rows = of_clips(table, self._offsets, ids)
             elif self._sample_bytes and (bounds := runs_of(ids, self._sample_bytes)) is not None:
                 files, extents, rows = _of_runs(table, self._columns, bounds, by_id=False)
             else:
@@ -189,19 +189,19 @@ def _of_runs(table: ShardTable, columns: Iterable[str], bounds: IntArray, *, by_
     return files, [extents for _, extents, _ in found], rows
 
 
-def of_windows(table: ShardTable, offsets: Mapping[str, Sequence[int]], ids: IntArray) -> _Reads:
-    """The reads of windows, by the samples that the offsets of each column count from."""
-    found = [_of_window_column(table, name, ids, own) for name, own in offsets.items()]
+def of_clips(table: ShardTable, offsets: Mapping[str, Sequence[int]], ids: IntArray) -> _Reads:
+    """The reads of clips, by the samples that the offsets of each column count from."""
+    found = [_of_clip_column(table, name, ids, own) for name, own in offsets.items()]
     files = _checked(table, np.concatenate([extents.file for extents, _ in found]))
     return files, [extents for extents, _ in found], [rows for _, rows in found]
 
 
-def _of_window_column(
+def _of_clip_column(
     table: ShardTable, name: str, ids: IntArray, offsets: Sequence[int]
 ) -> tuple[Extents, Callable[[IntArray], RowMap]]:
-    """The extents of a column of windows, and what makes its rows of their addresses.
+    """The extents of a column of clips, and what makes its rows of their addresses.
 
-    A window of consecutive samples in one shard is one row. Where one crosses shards, all are runs of rows.
+    A clip of consecutive samples in one shard is one row. Where one crosses shards, all are runs of rows.
     """
     count, begin = len(offsets), ids + offsets[0]
     if offsets[-1] - offsets[0] != count - 1 or not isinstance(offsets, range):

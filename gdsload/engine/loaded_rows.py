@@ -17,8 +17,8 @@ from gdsload.system.arrays import IntArray
 class RowMap:
     """The addresses of one field of loaded samples: of each sample, or of runs of samples with consecutive ids.
 
-    Of windows, which are made of several samples of the table, addresses have the shape ``[windows, offsets]``; or
-    ``[windows]`` where each of them is in one place, as one row of so many times as many bytes.
+    Of clips, which are made of several samples of the table, addresses have the shape ``[clips, offsets]``; or
+    ``[clips]`` where each of them is in one place, as one row of so many times as many bytes.
 
     Attributes:
         addresses: where each sample's rows are; of runs, where the row of sample 0 would be: that of any sample of the

@@ -291,7 +291,7 @@ class ResidentGather:
 def makes_plain_rows(maker: object) -> TypeGuard[DeviceAssembler]:
     """Return whether batches are made on a GPU, and only of rows that the kernel can gather."""
     if not isinstance(maker, DeviceAssembler) or maker.form.offsets:
-        return False  # windows are planned by the host: the kernels know no more than an id for each sample
+        return False  # clips are planned by the host: the kernels know no more than an id for each sample
     codecs = maker.form.codecs.values()
     return all(codec.as_stored and codec.stored.row_bytes <= _MOST_ROW_BYTES for codec in codecs)
 

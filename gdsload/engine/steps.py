@@ -104,7 +104,7 @@ class Job:
     draws: Callable[[int], Draws] | None = None
 
     def samples(self, positions: IntArray) -> IntArray:
-        """The sample of the table at each of some positions: of a window, the one that its offsets count from."""
+        """The sample of the table at each of some positions: of a clip, the one that its offsets count from."""
         return positions if self.ids is None else taken(self.ids, positions)
 
     def indices(self, positions: IntArray) -> IntArray:

@@ -36,7 +36,7 @@ class Padded:
     """Ragged fields are padded to the longest sample of a batch: ``ragged="padded"`` with other values than 0.
 
     Attributes:
-        value: what fields are filled up with: a number, or one for each field: ``{"tokens": 0, "labels": -100}``.
+        value: the number that fields are filled up with, or one for each field: ``{"tokens": 0, "labels": -100}``.
 
     Raises:
         OptionError: if it is no number.

@@ -20,14 +20,13 @@ class TokenBudget(PlannedSampler):
 
     A sample's length is its number of rows of a ragged field, or bytes of a text: it comes from the shards' offsets,
     and no sample is read. Samples come in the loader's order, and those of a `window` are put into batches by length,
-    the longest first, each batch as full as it can be; then batches come in a random order. All that is a pure function
-    of these arguments, epoch, rank and world size. A window is planned when it is reached: a loader resumes in the
-    middle of an epoch without what came before.
+    the longest first, each batch as full as it can be; then batches come in a random order. The batches depend only on
+    these arguments, the epoch, the rank and the world size. A window is planned when it is reached, so a loader that
+    resumes in the middle of an epoch does not plan the windows before it.
 
-    Ranks share the batches out, as a loader's `ranks` or torch.distributed say. All make the same
-    number of steps, and their batches of a step are alike in length. Every sample comes exactly once in an epoch,
-    unless the last window has too few for a last step of all ranks: then some samples come twice, fewer than there are
-    ranks.
+    The ranks of the loader's `ranks`, or of torch.distributed, share the batches. All make the same number of steps.
+    Their batches of a step are alike in length. Every sample comes exactly once in an epoch, with one exception: if the
+    last window has too few samples to give each rank one, some of them come twice.
 
     Args:
         dataset: what the loader gets: a `ShardDataset`, a path to one, or torch's `Subset` or `ConcatDataset`.

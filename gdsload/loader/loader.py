@@ -66,8 +66,8 @@ class DataLoader(TorchAttributes):
         generator: as torch's loader takes it: its ``initial_seed()`` is the seed, whatever was drawn from it.
         drop_last: leave out the last global batch if it is not full: ``tail="drop"``.
         tail: what becomes of a last global batch that is not full. ``"share"``, the default: it is shared out, so that
-            all ranks get equally many samples and at least one; if their number cannot be divided, some samples go to
-            two ranks, fewer than there are ranks. ``"pad"``: it is filled up with the samples that the epoch began
+            all ranks get equally many samples and at least one. If the samples cannot be divided evenly, a few of them
+            (less than one per rank) go to two ranks. ``"pad"``: it is filled up with the samples that the epoch began
             with, as torch's `DistributedSampler` does it, so that all batches are full. ``"drop"``: it is left out.
         device: where batches go: None for the current accelerator, or the CPU if there is none.
         fields: names of the fields to read; None for all.

@@ -65,7 +65,7 @@ class Selected:
                 )
 
     def refuse_ragged_windows(self, fields: Sequence[str]) -> None:
-        """Raise OptionError if samples are in windows and one of the fields has samples of their own shapes."""
+        """Raise OptionError if samples are in windows and one of the fields has samples of different shapes."""
         if self.offsets is not None:
             refuse_ragged_windows(self.datasets[0], fields)
 

@@ -32,19 +32,19 @@ class Windows(torch.utils.data.Dataset[dict[str, Any]]):
         windows = gdsload.Windows("shards/", length=4, step=5)       # every 5th of 16 samples
         windows = gdsload.Windows("shards/", offsets={"image": [-1, 0], "action": range(16)})
 
-    Window w has, of each field, the samples ``starts[w] + offset`` for each of the field's offsets: without `offsets`,
-    those are ``range(0, length * step, step)``. Windows overlap where `stride` is small; samples at the end that fill
-    no window are in none. A loader shuffles windows, and reads and gathers their samples as it does others. torch's
-    `Subset`, `random_split` and `ConcatDataset` over windows with the same offsets are read as they are, too.
+    Window w consists of the samples ``starts[w] + offset``, for each offset of a field. Without `offsets`, all fields
+    have the offsets ``range(0, length * step, step)``. Windows overlap if `stride` is smaller than they are long. The
+    last samples are left out if they do not fill a window. A loader shuffles windows as it does samples. It also reads
+    torch's `Subset`, `random_split` and `ConcatDataset` over windows with the same offsets.
 
     Args:
         dataset: a `ShardDataset`, or a path to one. Ragged and text fields cannot be in windows: leave them out by the
             loader's `fields`.
-        length: samples of a window, the same of all fields.
-        stride: how many samples later the next window begins.
-        step: how many samples later the next sample of a window is.
-        offsets: in place of `length` and `step`, the samples of each field: whole numbers in any order, counted from
-            ``starts[w]``. Windows have the fields that are named, and no others.
+        length: number of samples in a window, for all fields.
+        stride: distance between the first samples of two neighbouring windows, in samples.
+        step: distance between two neighbouring samples of a window, in samples of the dataset.
+        offsets: replaces `length` and `step`: the samples of each field, as whole numbers in any order, counted from
+            ``starts[w]``. Windows have only the named fields.
         within: a field that has one value in all samples of a window: an episode's number, or a file's name. Each run
             of equal values has its own windows, from its first sample on. None: the dataset is one run.
 

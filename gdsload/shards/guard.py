@@ -143,7 +143,7 @@ class Guard:
         return True
 
     def _bring_exactly(self, file: int, low: int, high: int, wanted: Extents) -> None:
-        """Bring in those of a shard's bytes `low` to `high` - 1 alone that are wanted."""
+        """Read in those of a shard's bytes `low` to `high` - 1 alone that are wanted."""
         begin, end = np.maximum(wanted.offset, low), np.minimum(wanted.offset + wanted.nbytes, high)
         inside = (wanted.file == file) & (begin < end)
         for first, last in zip(begin[inside].tolist(), end[inside].tolist(), strict=True):

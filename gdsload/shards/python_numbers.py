@@ -54,7 +54,7 @@ def _with_large_ones(value: object, array: NDArray[Any], field: str) -> NDArray[
             raise SchemaError(
                 f"{number!s:.80} is among floating-point numbers, which do not have it exactly",
                 field=field,
-                remedy="Keep whole numbers and others in fields of their own, or make it a float: float(x).",
+                remedy="Keep whole numbers and others in separate fields, or make it a float: float(x).",
             )
     return array
 

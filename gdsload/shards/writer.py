@@ -46,9 +46,9 @@ class ShardWriter:
             the first sample or batch. A ragged field needs a schema, or a first batch that shows it to be ragged.
         shard_bytes: about how large a shard gets, in bytes or as ``"256MiB"``. A larger sample gets its own shard.
         overwrite: replace a dataset that is at `path`. Anything else that is there is never replaced.
-        pack_fields: which fields are stored together, so that a sample's values of them are read at once: ``"auto"``:
-            fields of one shape and at most 16 bytes, if there are at least 4 of them; or the names of those that are,
-            ``()`` for none. In batches they are views of one memory then, and safetensors finds them as rows of bytes.
+        pack_fields: the fields that are stored together, so that one read gets a sample's values of all of them. A list
+            of names, ``()`` for none, or ``"auto"``: fields of one shape and at most 16 bytes, if there are at least 4.
+            In batches, packed fields are views of the same memory. Other safetensors readers see rows of bytes.
         spread_over: folders, one on each drive, over which the shards are spread in turn: each gets a folder of them,
             and `path` has links to them. They must exist. If there are none, the shards are in `path` itself.
         metadata: metadata of the dataset, for `ShardDataset.metadata`: anything that JSON can hold, at most 16 MiB.

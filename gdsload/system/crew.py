@@ -1,6 +1,6 @@
 """Threads or processes that do pieces of work, and can be stopped at any moment.
 
-- Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of our own, one for each, in
+- Ctrl-C strikes in the main thread alone: processes are started, fed and noted by threads of the crew, one for each, in
   which no handler runs. So none is started that nobody knows of.
 - Processes do not see SIGINT and SIGTERM, which a terminal or a service manager sends to all of a group: they inherit
   the mask of the thread that starts them. An interrupted caller kills them.

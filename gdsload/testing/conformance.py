@@ -97,7 +97,7 @@ class BackendTests:
         return [self.read_memory(address, nbytes) if nbytes else b"" for address, nbytes in pairs]
 
     def expect(self, backend: Backend, truth: list[bytes], wanted: Extents) -> None:
-        """Bring extents, compare them, and release them."""
+        """Read extents, compare them, and release them."""
         landing = backend.read(wanted)
         assert self.landed(landing, wanted) == plain(truth, wanted)
         if not self.may_be_in_place:  # else the arena holds those that are not, whichever they are

@@ -167,7 +167,7 @@ class RecordingBackend(_Wrapper):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.brought: list[Extents] = []
+        self.reads: list[Extents] = []
         """The extents of each call of `read`."""
         self.checked: list[list[int]] = []
         """The files of each call of `check`."""
@@ -186,7 +186,7 @@ class RecordingBackend(_Wrapper):
     def read(self, wanted: Extents, to: Destination = "device") -> PendingRead:
         """Like that of the inner backend."""
         with self._lock:
-            self.brought.append(wanted)
+            self.reads.append(wanted)
         landing = self.inner.read(wanted, to)
         with self._lock:
             self.held_bytes += landing.nbytes

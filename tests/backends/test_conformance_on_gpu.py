@@ -29,7 +29,7 @@ class OnDevice(BackendTests):
 
 
 class TestBounce(OnDevice):
-    """What is read with O_DIRECT, what is not, and what is gathered out of mappings: by what the page cache has."""
+    """The page cache decides between reads with O_DIRECT, other reads, and gathers out of mappings."""
 
     @pytest.fixture(params=["hot", "cold", "few small blocks"])
     def open_backend(self, request, monkeypatch):

@@ -64,7 +64,7 @@ def populated(monkeypatch):
 
 @pytest.fixture
 def told_by_mincore(monkeypatch):
-    """Whether a page is there. A virtual drive may bring it before the kernel says that it is not (test_residency)."""
+    """Return whether a page is there. A virtual drive may read it before the kernel says that it is not (test_residency)."""
 
     def is_resident(files, file, offset):
         return bool(in_cache(Path(files.sources[file].path))[offset // mmap.PAGESIZE])
@@ -93,7 +93,7 @@ def test_cold_file_is_read_ahead_and_hot_one_is_not(to_close, folder, contents, 
 
 @pytest.mark.usefixtures("told_by_mincore")
 def test_what_is_in_memory_is_made_sure_of_without_a_thread(to_close, folder, contents, populated):
-    """By whoever waits, each time until it is sure: a dataset from which an item is read starts none."""
+    """By the thread that waits, each time until it is sure: a dataset from which an item is read starts none."""
     backend = to_close(backend_of(folder, mapped=True))
     landing = backend.read(extents_of(SPREAD))
     assert landing.completion.landed
@@ -162,7 +162,7 @@ def test_disk_that_fails(to_close, folder, monkeypatch):
 
 
 def test_memory_that_is_being_read_into_is_nobody_elses(to_close, folder, monkeypatch):
-    """Not even if whoever asked for it has dropped it."""
+    """Not even if the thread that asked for it has dropped it."""
     backend, go_on, real = to_close(backend_of(folder, mapped=False)), threading.Event(), PreparedReads.read
     monkeypatch.setattr(PreparedReads, "read", lambda *given: (go_on.wait(20), real(*given))[1])
     first = backend.read(extents_of([(3, 0, 500_000)])).addresses[0]

@@ -17,7 +17,7 @@ from tests.backends.extents import extents_of, files_in
 
 
 class Cuda:
-    """What is registered; `hook` is called with each address before it is, but not with those that are refused."""
+    """The addresses that are registered; `hook` is called with each address before it is, but not with those that are refused."""
 
     def __init__(self):
         self.registered, self.refused, self.hook = set(), (), lambda address: None

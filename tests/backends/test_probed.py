@@ -54,7 +54,7 @@ def test_it_reads_at_once_and_by_what_is_proven_afterwards(files, proven):
     backend.settle()
     read(backend)
     assert (backend.now, backend.why) == (second if proven else first, "so it is")
-    assert [len(one.backend.brought) for one in (first, second)] == ([1, 1] if proven else [2, 0])
+    assert [len(one.backend.reads) for one in (first, second)] == ([1, 1] if proven else [2, 0])
     assert backend.bytes_by_path() == {"host": 8}
     backend.close()
 

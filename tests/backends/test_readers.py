@@ -39,7 +39,7 @@ def test_in_one_queue_it_does():
 
 @pytest.mark.parametrize("number", range(3))
 def test_readers_that_cannot_begin_are_an_error_that_everything_has_ended_before(number):
-    """What was queued before it still reads, so that its memory must not be freed at once."""
+    """Reads that were queued before it go on, so that its memory must not be freed at once."""
     held, drives = Held(), one_each(3, 1, "gdsload-test")
     drives[number].close()
     works = [(drive, held) for drive in range(3) for _ in range(2)]

@@ -38,7 +38,7 @@ STATUSES = get_args(Status)
 
 
 def settled(chosen):
-    """What was chosen, once cuFile has answered."""
+    """The backend that was chosen, once cuFile has answered."""
     cold = getattr(chosen.backend, "far", chosen.backend)
     if isinstance(cold, ProbedBackend):
         cold.settle()
@@ -204,7 +204,7 @@ class Bounce:
 
 @pytest.fixture(autouse=True)
 def no_cuda(monkeypatch):
-    """What would touch a GPU when it is made does not, and nothing here depends on what cuFile could do."""
+    """Replace backends that touch a GPU when they are made; nothing here depends on cuFile."""
     monkeypatch.setitem(gds_engines.ENGINES, "cufile", Engine)
     monkeypatch.setattr(registry, "BounceBackend", Bounce)
     monkeypatch.setattr(select, "dma_is_possible", lambda: (True, ""))

@@ -71,7 +71,7 @@ def lease(made, *nbytes):
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1 << 30), st.integers(1, 5), st.sampled_from([CHUNK, 60 * MIB, 1000 * MIB]))
 def test_no_more_is_held_than_twice_what_was_leased_at_once(put_in, seed, at_once, longest):
-    """Whatever the lengths of reads: of samples that are long, nearly every one has another."""
+    """Reads of any lengths: of samples that are long, nearly every one has another."""
     it, rng, leases, most = put_in(), np.random.default_rng(seed), [], 0
     for _ in range(60):
         nbytes = rng.integers(1, longest, int(rng.integers(1, 4)))

@@ -1,4 +1,4 @@
-"""What tests of benchmarks share: contenders that need no process of their own, whose start takes longer than its work."""
+"""Fixtures of the tests of benchmarks: contenders in this process, as a process takes longer to start than to work."""
 
 import importlib
 import json
@@ -60,7 +60,7 @@ class ContenderHere:
 
 
 def served(module):
-    """What a worker would serve if it ran by itself."""
+    """The calls that a worker in another process would serve."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving, "serve", lambda *functions: found.append(functions))

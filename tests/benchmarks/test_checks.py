@@ -1,4 +1,4 @@
-"""What a benchmark measures was compared before: a byte that is wrong has no number."""
+"""Benchmarks compare all bytes before they measure: a wrong byte gets no number."""
 
 import json
 from dataclasses import asdict

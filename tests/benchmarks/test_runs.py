@@ -105,11 +105,11 @@ CHEAP = {
     "gpu.training": {"benchmarks.gpu.training.link": lambda *_: {"gb_s": 10.0}},
     "gpu.suite.__main__": {"benchmarks.gpu.suite.measures._LAUNCHES_S": 0.02},
 }
-"""What takes seconds, and what takes its place."""
+"""Calls that take seconds, and their replacements."""
 
 
 def values_of(record, key):
-    """What a key has, wherever it is in a record."""
+    """The values of a key, wherever it is in a record."""
     if isinstance(record, dict):
         yield from (value for name, value in record.items() if name == key)
     if isinstance(record, dict | list):

@@ -41,7 +41,7 @@ def refuse(sample):
 
 @pytest.fixture(scope="session", autouse=True)
 def functions(tmp_path_factory):
-    """A module that workers can import, whoever starts them."""
+    """A module that workers can import, by whatever they are started."""
     folder = tmp_path_factory.mktemp("functions")
     (folder / "cluster_functions.py").write_text(MODULE)
     (folder / "deaths").mkdir()
@@ -77,7 +77,7 @@ def content(folder):
 
 @pytest.fixture(scope="session")
 def wanted(arrays, tmp_path_factory):
-    """What a conversion without a cluster makes: ten shards."""
+    """The result of a conversion without a cluster: ten shards."""
     out = tmp_path_factory.mktemp("wanted") / "out"
     gdsload.convert(arrays, out, shard_bytes=3200, workers=1)
     return content(out)

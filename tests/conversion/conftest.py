@@ -1,4 +1,4 @@
-"""A small source of every kind whose samples lie in files, written by the libraries that own the formats."""
+"""A small source of every kind whose samples are in files, written by the libraries that own the formats."""
 
 import json
 import pickle

@@ -11,7 +11,7 @@ def items_of(source, target=2**20):
 
 
 def made_by(source, target=2**20):
-    """What the items hold, samples or batches; made while their file is open, as the protocol has it."""
+    """The contents of items, samples or batches; made while their file is open, as the protocol has it."""
     return [item.make() for part in source.parts(target) for item in source.read(part)]
 
 

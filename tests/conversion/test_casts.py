@@ -39,7 +39,7 @@ def is_whole(name):
 
 
 def may_become(old, new, name):
-    """Whether a value may be made that one: the rule, said with Python's exact numbers and no word of numpy's."""
+    """Return whether a value may be made that one: the rule, said with Python's exact numbers and no word of numpy's."""
     if is_whole(name):
         return math.isfinite(old) and Fraction(old) == Fraction(int(new))
     if isinstance(old, int | bool):

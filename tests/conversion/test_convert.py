@@ -180,7 +180,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
 
 
 def test_killed_at_any_moment(arrays, tmp_path):
-    """Whatever is killed, nothing half-made is readable, and the next run ends with the same bytes."""
+    """If anything is killed, nothing half-made is readable, and the next run ends with the same bytes."""
     convert(arrays, tmp_path / "whole", shard_bytes=1000, workers=1)
     expected, moments, kills = content(tmp_path / "whole"), random.Random(1), 0
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Shards that are written anew: a bit that has flipped in one never gets a right checksum."""
+"""Shards that are written again: a bit that has flipped in one never gets a right checksum."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_shard_with_another_header(sound, tmp_path):
 
 
 def test_a_shuffle_compares_what_it_has_converted(sound, tmp_path, monkeypatch):
-    """It reads its own shards and writes them anew, perhaps days later: an interrupted run goes on with what is there."""
+    """It reads its own shards and writes them again, perhaps days later: an interrupted run goes on with what is there."""
     from gdsload.conversion import runner as run_module
 
     real = run_module.put_in_order

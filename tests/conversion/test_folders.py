@@ -1,4 +1,4 @@
-"""What other programs keep beside data is no sample, no class and no kind, in whatever source and however deep."""
+"""Files that other programs keep beside data are no samples, classes or kinds, in any source and at any depth."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""No source reads what lies outside of it, by whatever name or link, and none waits for what is no file."""
+"""No source reads a file outside of it, by any name or link, and none waits for a path that is no file."""
 
 import json
 import os

@@ -39,7 +39,7 @@ def test_scalars_of_a_source_are_packed(tmp_path, converted):
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_result_is_what_one_writer_writes(tmp_path, seed):
-    """Whatever it is made of: packed in part, in another way, or not at all."""
+    """From inputs that are packed in part, in another way, or not at all."""
     for number, rule in enumerate(((), "auto", ["a", "c"])):
         write(tmp_path / f"{number}", pack_fields=rule)
         options = {"shard_bytes": 400, "workers": 1, "pack_fields": "auto", "shuffle_seed": seed}

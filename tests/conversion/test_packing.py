@@ -55,7 +55,7 @@ class Documents:
 
 
 def reference(parts, length, eos, pad):
-    """All documents behind each other, cut, and where they begin."""
+    """All documents one after the other, cut, and where they begin."""
     row, starts = [], []
     for document in itertools.chain(*parts):
         if document != BAD:

@@ -1,4 +1,4 @@
-"""What converted datasets say of themselves: names of classes, and where they come from."""
+"""The metadata of converted datasets: names of classes, and their sources."""
 
 from __future__ import annotations
 

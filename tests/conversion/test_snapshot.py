@@ -39,7 +39,7 @@ CHANGES = {
 
 
 def changing(change, folder, at=2):
-    """What changes the source once, when two parts of it are finished."""
+    """A callback that changes the source once, when two parts of it are finished."""
 
     def progress(samples, nbytes, parts, of):
         if parts == at:
@@ -81,7 +81,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 @pytest.mark.parametrize("out", ["out", "a/out", "../source/out", "../link/out"])
 def test_a_dataset_is_not_written_into_its_source(lines, out):
-    """The next conversion would find it there: of images, a class more, and other numbers for those behind it."""
+    """The next conversion would find it there: of images, a class more, and other numbers for those after it."""
     (lines.parent / "link").symlink_to(lines)
     before = sorted(lines.rglob("*"))
     for source in (lines, lines.parent / "link"):

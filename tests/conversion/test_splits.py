@@ -1,4 +1,4 @@
-"""Splits are told by names where the ecosystem has them, are never merged in silence, and classes are no splits."""
+"""Splits are known by their names where the ecosystem has them, are never merged in silence, and classes are no splits."""
 
 import os
 import shutil
@@ -108,7 +108,7 @@ def test_files_of_several_splits_are_never_merged_in_silence(tmp_path, make_sour
 
 @pytest.mark.parametrize("kind", ["mds", "litdata", "huggingface", "zarr"])
 def test_folders_of_several_splits(tmp_path, make_source, kind):
-    """Datasets with an index of their own, which lie side by side."""
+    """Datasets with an index each, which are side by side."""
     for split in ("train", "val"):
         make_source(kind, tmp_path / "in" / split)
     alone = values(tmp_path / "in" / "train", kind)
@@ -125,7 +125,7 @@ def test_folders_of_several_splits(tmp_path, make_source, kind):
 
 @pytest.mark.parametrize("names", [("train", "val"), ("train2017", "val2017")])
 def test_folders_of_images(tmp_path, make_source, names):
-    """ImageNet as it lies there: classes are those of the split, and what has no image is no split."""
+    """ImageNet as it is distributed: classes are those of the split, and what has no image is no split."""
 
     def keys_and_labels(source):
         assert source.classes == ["cat", "dog"]

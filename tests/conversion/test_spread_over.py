@@ -1,4 +1,4 @@
-"""Conversions into datasets whose shards lie on several drives."""
+"""Conversions into datasets whose shards are on several drives."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def shown(raw):
 
 
 def made_by_datasets(root, files):
-    """What `datasets` itself decodes."""
+    """The images that `datasets` itself decodes."""
     source = in_memory(root, files)[0]
     return source.with_transform(lambda rows: rows), "image", {}
 

@@ -25,7 +25,7 @@ def test_links_lead_somewhere(page):
 
 
 def anchors(page):
-    """What links to the headings of a page end in."""
+    """The anchors of a page's headings."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings]
@@ -173,7 +173,7 @@ def parts_of(node):
 
 
 def begins(message, parts):
-    """Whether a text of these parts, with anything between them, begins with a message."""
+    """Return whether a text of these parts, with anything between them, begins with a message."""
     first, *others = parts
     if not message.startswith(first):
         return first.startswith(message)

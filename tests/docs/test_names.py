@@ -1,4 +1,4 @@
-"""What the architecture and the design notes name exists: files, modules, and the classes and functions in them."""
+"""The architecture, the design notes and CONTRIBUTING name only files, modules, classes and functions that exist."""
 
 import re
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs/architecture.md", *sorted(ROOT.glob("docs/design/*.md"))]
+PAGES = [ROOT / "docs/architecture.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/design/*.md"))]
 ROOMS = "|".join(path.name for path in sorted((ROOT / "gdsload").iterdir()) if path.is_dir() and path.name[0] != "_")
 PATH = re.compile(rf"(?<![\w/])(?:(?:gdsload|benchmarks|docs|tests|tools)/[\w./-]*\w|(?:{ROOMS})/\w[\w./-]*\w)")
 QUOTED = re.compile(r"`(\w+(?:\.\w+)*)(?:\([^`]*)?`")
@@ -32,7 +32,7 @@ def words():
 
 
 def is_path(name):
-    """Whether a path is a file, a folder or a module, or a name in a module, as in ``backends/base.Backend``."""
+    """Return whether a path is a file, a folder or a module, or a name in a module, as in ``backends/base.Backend``."""
     module, _, attribute = name.rpartition(".")
     for start in (ROOT, ROOT / "gdsload"):
         if (start / name).exists() or (start / f"{name}.py").exists():
@@ -43,7 +43,7 @@ def is_path(name):
 
 
 def is_name(name):
-    """Whether a name exists: a file's, a module of ours with what follows it, or a class; others' are left alone."""
+    """Return whether a name exists: a file's, one in a module of ours, or a class; others' are left alone."""
     head, *rest = name.split(".")
     if rest == ["py"]:
         return any(path.name == name for path in code())

@@ -1,4 +1,4 @@
-"""What the code of documents names without making it: a folder of datasets and sources, and stand-ins."""
+"""The names that the code of documents uses without making them: a folder of datasets and sources, and stand-ins."""
 
 import os
 import wave

@@ -1,4 +1,4 @@
-"""What fields are in batches, made of the rows that are stored."""
+"""The values of fields in batches, made of stored rows."""
 
 import numpy as np
 import pytest

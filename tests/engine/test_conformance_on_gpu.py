@@ -59,7 +59,7 @@ class TestBounce(OnDevice):
 
 
 class TestBounceOutOfMappings(TestBounce):
-    """What is in the page cache is gathered from there."""
+    """Bytes in the page cache are gathered from there."""
 
     mapped = True
 
@@ -121,7 +121,7 @@ class Within(TestMapped):
 
     @pytest.fixture(autouse=True)
     def all_gathered(self, gathered, device):
-        """What cannot be gathered is read instead. A test without its `device` is skipped before."""
+        """Shards that cannot be addressed are read instead. A test without its `device` is skipped before."""
         yield
         assert gathered
 

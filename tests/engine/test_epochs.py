@@ -1,4 +1,4 @@
-"""Who makes the batches of an epoch."""
+"""The route of an epoch: its source and its threads."""
 
 import re
 from types import SimpleNamespace

@@ -14,7 +14,7 @@ from gdsload.backends.tiers.registered import RegisteredTier
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.engine.assemble import Assembler
 from gdsload.engine.batch_source import make_now
-from gdsload.engine.landed import LandedSource, of_windows, read_columns
+from gdsload.engine.landed import LandedSource, of_clips, read_columns
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Ordered
 from gdsload.errors import ReadError
@@ -170,7 +170,7 @@ def splitting(table):
     ],
 )
 def test_a_window_is_read_as_one_row_where_it_is_one(table, splitting, first, offsets, expected):
-    files, (extents,), (rows_of,) = of_windows(table, {"x": offsets}, np.full(3, first))
+    files, (extents,), (rows_of,) = of_clips(table, {"x": offsets}, np.full(3, first))
     samples = table.starts[extents.file] + (extents.offset - table.begin["x"][extents.file]) // ROW_BYTES
     assert list(zip(samples.tolist(), (extents.nbytes // ROW_BYTES).tolist(), strict=True)) == 3 * expected
     assert set(files.tolist()) == set(extents.file.tolist())

@@ -57,7 +57,7 @@ class Opened:
 
     @property
     def read_bytes(self):
-        return sum(extents.total_bytes for extents in self.backend.brought)
+        return sum(extents.total_bytes for extents in self.backend.reads)
 
     def check_all(self, begin, each):
         """All groups of so many steps, from one on; how many there are."""
@@ -138,7 +138,7 @@ def test_all_windows_that_a_group_opens_are_few_reads(dataset, each, world_size,
         assert opened.backend.held_bytes == 0  # at the epoch's end no sample is left
         assert opened.read_bytes == SAMPLE_BYTES * sum(schedule.size(step) for step in range(begin, schedule.steps))
         # First windows are each of another length, and so are last ones, and parts of lanes that ranks share.
-        assert len(opened.backend.brought) <= groups * (1 if world_size == 1 else 3) + 4 * order.lanes
+        assert len(opened.backend.reads) <= groups * (1 if world_size == 1 else 3) + 4 * order.lanes
 
 
 @BY_ID
@@ -198,9 +198,9 @@ def test_arena_memory_is_accounted_for_where_steps_take_several_windows_of_a_lan
         held, backend = [], opened.backend
         for step in range(1, schedule.steps):
             accounted = opened.source.arena_bytes(range(step, step + 1), order.window * SAMPLE_BYTES)
-            before, asked = backend.held_bytes, len(backend.brought)
+            before, asked = backend.held_bytes, len(backend.reads)
             held.append(opened.source.slices(range(step, step + 1)))
-            new = sum(extents.total_bytes for extents in backend.brought[asked:])
+            new = sum(extents.total_bytes for extents in backend.reads[asked:])
             assert new <= accounted if new else accounted <= before + order.window * SAMPLE_BYTES
         for slices in held:
             slices.drop()

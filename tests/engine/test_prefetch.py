@@ -1,4 +1,4 @@
-"""The prefetcher: in order, within budgets, each group once, whoever runs it; also where threads meet in unlucky places."""
+"""The prefetcher: in order, within budgets, each group once, by any thread; also where threads meet in unlucky places."""
 
 import sys
 import threading
@@ -238,7 +238,7 @@ def test_what_a_sampler_raises_comes_in_its_place(run, fails_at, threads):
 
 
 def test_a_group_that_is_there_does_not_wait_for_a_slow_sampler(run):
-    """What it gives next is needed for groups that come later."""
+    """Its next steps are needed for groups that come later."""
     taken, held, batches = threading.Event(), [], [[1], [2], [3], [4]]
 
     class Slow(Drawn):

@@ -223,7 +223,7 @@ BEFORE_ROWS = pytest.mark.parametrize(
     ],
     ids=["full, sorted", "block", "block, sorted", "ids from the host"],
 )
-"""What has to be known of batches before their rows can be fetched: ids, or samples in the order of their addresses."""
+"""Data that must be made before rows can be fetched: ids, or samples in the order of their addresses."""
 
 
 def epochs(path, options, device, begin=None):
@@ -240,7 +240,7 @@ def epochs(path, options, device, begin=None):
 @BEFORE_ROWS
 @pytest.mark.parametrize("guard", [True, False])
 def test_rows_are_fetched_once_it_is_known_which(numbered, options, sort, guard, monkeypatch):
-    """What is made aside may be late. Whoever does not wait for it fetches the first sample only."""
+    """Work on a side stream may be late. A kernel that does not wait for it fetches the first sample only."""
     pytest.importorskip("cupy")
     call, calls = DeviceAssembler.side, []
 

@@ -146,7 +146,7 @@ def test_copies_need_no_look(files, gathers, order):
 
 
 def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
-    """Memory of the GPU may lie right behind a mapping: the kept part's shard then seems to begin inside that."""
+    """Memory of the GPU may come right after a mapping: the kept part's shard then seems to begin inside that."""
     kept, base = [], np.zeros(len(files.base), np.int64)
     for file, begin in enumerate(files.table.begin["x"].tolist()):
         memory = np.fromfile(files.sources[file].path, np.uint8, offset=begin)
@@ -169,7 +169,7 @@ def test_shards_that_are_kept_in_part_are_where_their_rows_are(files):
 @pytest.mark.parametrize("selected", [False, True])
 @pytest.mark.parametrize("order", [FullOrder(1000, 5), SequentialOrder(1000), BLOCKS])
 def test_long_rows_over_the_link_are_copied(files, monkeypatch, order, selected):
-    """Whatever the order; then nothing is needed of the GPU to find them."""
+    """In any order; then nothing is needed of the GPU to find them."""
     monkeypatch.setattr(resident_module, "copies_scattered_runs", lambda: True)
     monkeypatch.setattr(resident_module, "LONG_BYTES", 8)
     monkeypatch.setattr(resident_module, "PositionGather", None)
@@ -348,7 +348,7 @@ def test_samples_that_the_host_says_are_gathered_in_parts_of_one_size(files, gat
 @pytest.mark.parametrize("over_pcie", [True, False])
 @pytest.mark.parametrize("which", ["drawn", "blocks"])
 def test_ids_are_made_aside_where_rows_keep_the_link_busy(files, gathers, which, over_pcie):
-    """Out of VRAM the stream of whoever asks is as good."""
+    """Out of VRAM the stream of the thread that asks is as good."""
     gathers(1)
     gather = drawn(files)[0] if which == "drawn" else gather_over(files, BLOCKS, maker=Maker(None))
     gather.maker.gather.on_host = lambda found: np.full(len(found), over_pcie)

@@ -33,7 +33,7 @@ def plain(tmp_path_factory):
 
 
 def by_the_host(gathered):
-    """Whether the host has said the samples of a group that was gathered."""
+    """Return whether the host has said the samples of a group that was gathered."""
     return any(samples is not None for _, samples in gathered)
 
 

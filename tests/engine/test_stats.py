@@ -1,4 +1,4 @@
-"""Where the time went, for whoever keeps it."""
+"""The time that each part of the loader took, for observers."""
 
 import copy
 import dataclasses

@@ -97,6 +97,6 @@ def test_ids_that_cannot_be_made_hold_no_window(dataset, monkeypatch):
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         source.start(range(3))
     source.close()
-    assert backend.brought
+    assert backend.reads
     assert backend.held_bytes == 0
     backend.close()

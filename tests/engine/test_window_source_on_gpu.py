@@ -73,7 +73,7 @@ def test_the_smallest_arena(numbered, reading, made):
 
 @pytest.mark.parametrize("batches", [0, 1, 30])
 def test_an_epoch_that_is_broken_off(numbered, reading, batches):
-    """All memory comes back, and the next epoch begins anew."""
+    """All memory comes back, and the next epoch begins from the start."""
     options = {"batch_size": 100, "shuffle": BlockShuffle(block=64, window=512, lanes=4)}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

@@ -31,12 +31,12 @@ RANDOM = 3
 EXCHANGE = 2  # linux/fs.h
 ROOT = 0
 Disk = dict[int, Any]
-"""What is at each number: a folder as a dict from names to numbers, a link as a text, a file as bytes."""
+"""The content at each number: a folder as a dict from names to numbers, a link as a text, a file as bytes."""
 
 
 @dataclass
 class Change:
-    """What a call has changed.
+    """The changes that a call has made.
 
     Attributes:
         of: the folders, or the file: an fsync of one of them settles it.
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def is_new(self) -> bool:
-        """Whether something got its first name."""
+        """Return whether something got its first name."""
         return len(self.names) == 1 and self.names[0][2] is not None
 
     def torn(self, draw: random.Random) -> Change:
@@ -256,7 +256,7 @@ def power(folder: Path, names: list[str], share: float, seed: int) -> dict[str, 
 
 
 def look(work: Work, root: Path, allowed: list[Any], after: Any, counts: dict[str, int]) -> str:
-    """What is wrong after a cut, or after the same work again; empty if nothing is."""
+    """The errors after a cut, or after the same work again; empty if there are none."""
     try:
         found = work.content(root)
         counts["new" if found == after else "old"] += 1

@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass
 class Outcome:
-    """What a trial came to; `wrong` is empty if it was right."""
+    """The result of a trial; `wrong` is empty if it was right."""
 
     hits: int = 0
     error: str = ""
@@ -181,7 +181,7 @@ class Sweep:
 
 
 def faults_of(error: BaseException, root: Path) -> list[str]:
-    """What is wrong with an error."""
+    """The faults of an error."""
     if not isinstance(error, GdsloadError):
         place = traceback.extract_tb(error.__traceback__)
         ours = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in place if "/gdsload/" in one.filename]

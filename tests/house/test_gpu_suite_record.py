@@ -37,7 +37,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(tree: Path, capfd: pytest.CaptureFixture[str], **changed: object) -> str:
-    """What `--check` says of a record with such values."""
+    """The output of `--check` for a record with such values."""
     record = {**GOOD, "gdsload": gpu_suite.tree_hash(tree), "machine": {"gpu": "one"}, **changed}
     (tree / gpu_suite.RECORD).write_text(json.dumps(record), encoding="utf-8")
     status = gpu_suite.main(["--check"], tree)

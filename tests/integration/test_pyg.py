@@ -124,7 +124,7 @@ class Neighbours(BaseSampler):
 
 
 class Citations(Neighbours):
-    """The same where there is one type of nodes: the papers lie before those that cite them."""
+    """The same where there is one type of nodes: the papers come before those that cite them."""
 
     def sample_from_nodes(self, index, **_):
         sources, col, edge = self.found(index.node)

@@ -34,7 +34,7 @@ MAIN = """
             with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:  # it may end now
                 assert "gloo" not in file.read()
 """
-"""What each script ends with."""
+"""The last lines of each script."""
 
 LIGHTNING = """
     import json, os, sys, warnings
@@ -228,7 +228,7 @@ def test_each_rank_gets_its_own_samples(path, tmp_path, way):
 
 @pytest.mark.timeout(180)
 def test_ranks_that_are_scripts_get_their_own_samples_and_resume_in_an_epoch(path, tmp_path):
-    """``ddp``: a run that ends two steps behind its checkpoint, and another that goes on from there."""
+    """``ddp``: a run that ends two steps after its checkpoint, and another that goes on from there."""
     before = run(LIGHTNING, path, tmp_path, [None], "ddp", 7)
     after = run(LIGHTNING, path, tmp_path, [None], "ddp", -1, tmp_path / "step=5.ckpt")
     assert [len(steps) for steps in before + after] == [7, 7, 2 * STEPS - 5, 2 * STEPS - 5]

@@ -54,7 +54,7 @@ def expected(path):
 
 
 def sampler():
-    """What says its epoch, as distributed samplers do."""
+    """A sampler that says its epoch, as distributed samplers do."""
     return {"shuffle": False, "sampler": torch.utils.data.DistributedSampler(range(SAMPLES), 1, 0, seed=5)}
 
 

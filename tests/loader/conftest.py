@@ -111,7 +111,7 @@ def own_plain(tmp_path):
 
 @pytest.fixture(scope="session")
 def expect_rich():
-    """Whether a batch, with ragged fields as pairs (values, offsets), holds these samples of `rich`, bit by bit."""
+    """Return whether a batch, with ragged fields as pairs (values, offsets), holds these samples of `rich`, bit by bit."""
 
     def check(batch, numbers):
         samples = [rich_sample(number) for number in numbers]

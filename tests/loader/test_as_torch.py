@@ -1,4 +1,4 @@
-"""What people know of torch's loader and rely on."""
+"""Properties of torch's loader that people rely on."""
 
 import inspect
 import re

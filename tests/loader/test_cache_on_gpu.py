@@ -187,7 +187,7 @@ def test_what_is_not_kept_is_read_around_the_page_cache(numbered, cold, options,
             list(loader)
         assert loader.cache.tiers["pagecache"].shards == kept, loader.cache
         assert loader.backend.bytes_by_path["bounce-direct"] > 0
-    if not kept:  # looks at what is not kept bring some of it in
+    if not kept:  # looks at files that are not kept read some of them in
         assert look(cold).share <= 0.3
 
 

@@ -1,4 +1,4 @@
-"""A loader can be closed, dropped or left at any moment, from any thread: nothing hangs, and nothing is left behind."""
+"""A loader can be closed, dropped or left at any moment, from any thread: nothing hangs, and nothing is left."""
 
 import gc
 import random
@@ -21,7 +21,7 @@ from tests.pools import no_threads
 
 class TestClose:
     def test_batches_stay_and_all_iterators_end(self, load, plain, wrap, threads, mmap):
-        """Whatever the loader thinks of them: it must not take memory away that one still reads."""
+        """Even if the loader takes the iterators for finished, it must not free memory that one still reads."""
         wrap(lambda inner: SlowBackend(inner, 0.002))
         loader = load(plain, 10, mmap=mmap)
         through, iterators = iter(loader), [iter(loader) for _ in range(4)]
@@ -55,7 +55,7 @@ class TestClose:
 
 
 def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, threads, mmap, interrupted):
-    """Files are unmapped behind it: a thread that was still reading would crash the process."""
+    """Files are unmapped after it: a thread that was still reading would crash the process."""
     landed_at = []
 
     def delay():
@@ -166,7 +166,7 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread
     for closer in [in_thread(loader.close) for _ in range(chosen.choice([1, 3]))]:
         closer.result(timeout=20)
     assert type(consumer.exception(timeout=20)) is LoaderClosedError
-    soon(lambda: threads() == [])  # the consumer may have dropped its iterator behind all
+    soon(lambda: threads() == [])  # the consumer may have dropped its iterator after all
     assert loader.state_dict()["position"] % 10 == 0
 
 

@@ -82,7 +82,7 @@ def device(monkeypatch):
 
 @pytest.fixture
 def check(load, device, monkeypatch):
-    """Whether batches on the device are those of a loader without one."""
+    """Return whether batches on the device are those of a loader without one."""
 
     def same(*given, **options):
         found = prints(load(*given, **options))
@@ -136,7 +136,7 @@ def test_on_a_device_without_streams_the_consumers_thread_copies_and_waits(load,
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_samples_that_were_transformed(check, rich, device, ahead):
-    """What they are made of is copied, whatever that is, and their indices are not."""
+    """Their tensors are copied, in any container, and their indices are not."""
 
     def change(sample):
         return {"pair": (sample["image"] * 2, [sample["label"]]), "text": sample["text"], "index": sample["index"]}

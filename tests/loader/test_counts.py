@@ -1,4 +1,4 @@
-"""What a running loader counts, and whom it tells."""
+"""The counters of a running loader, and its observers."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a running loader counts on a GPU."""
+"""The counters of a running loader on a GPU."""
 
 import importlib
 

@@ -142,7 +142,7 @@ def test_a_sampler_draws_by_step(path):
         with loader(path, DecodeImage(size=8, crop="random-resized"), 4, sampler=chosen) as batches:
             runs.append([batch["image"].clone() for batch in batches])
     assert all(map(torch.equal, *runs))
-    assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out anew
+    assert not torch.equal(runs[0][0][0], runs[0][0][1])  # the same image, cut out again
     assert not torch.equal(runs[0][0], runs[0][1])
 
 

@@ -131,7 +131,7 @@ def test_tensors_of_a_list_are_recorded_or_else_overwritten(numbered, monkeypatc
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_the_stream_it_runs_on(numbered, way):
-    """The loader's own, while bytes are brought; the consumer's, out of VRAM."""
+    """The loader's own, while bytes are read; the consumer's, out of VRAM."""
     streams = set()
 
     def note(batch):
@@ -182,7 +182,7 @@ def test_an_error_comes_out_at_its_batch(numbered, way, bad, ahead):
 
 
 class Net(torch.nn.Module):
-    """A classifier of rows; `step` trains it on what lies in a batch's tensors."""
+    """A classifier of rows; `step` trains it on a batch's tensors."""
 
     def __init__(self):
         super().__init__()
@@ -249,7 +249,7 @@ def test_a_training_step_in_a_cuda_graph(numbered, way):
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_buffers_hold_what_batches_are(numbered, way):
-    """Copied on the stream that is current, and read there: also by a consumer that is behind."""
+    """Copied on the stream that is current, and read there: also by a consumer that is late."""
     found, places = [], set()
     mine = torch.cuda.Stream()
     with settled(numbered, 768, False, reuse_buffers=True, with_index=True, **way) as loader:

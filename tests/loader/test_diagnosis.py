@@ -1,4 +1,4 @@
-"""What limits a loop: from made-up evidence, and of real loops."""
+"""The limit of a loop: from made-up evidence, and of real loops."""
 
 import copy
 import time

@@ -15,7 +15,7 @@ from gdsload.loader.state import Place
 
 
 class Pipeline:
-    """Delivers one group, and has its epoch closed at a moment that is told."""
+    """Delivers one group, and has its epoch closed at a given moment."""
 
     def __init__(self):
         self.epoch, self.closes, self.handed, self.ready = None, "", [], [Ready(["a", "b"], [1, 1])]
@@ -103,7 +103,7 @@ def test_what_hands_a_group_over_is_let_go_with_the_epoch(epoch, pipeline, monke
 
 
 def test_a_batch_that_nobody_hands_over_does_not_come_out(epoch, pipeline):
-    """Its memory would be used anew while the consumer's kernels still read it."""
+    """Its memory would be used again while the consumer's kernels still read it."""
     pipeline.closes = "get"
     assert next(epoch, None) is None
     assert not pipeline.handed

@@ -16,7 +16,7 @@ from tests.loader.taking import BLOCK, begin, collect, firsts, numbers
 
 
 def data_offset(path, sample):
-    """Where a sample of the plain dataset lies: (file index, byte offset)."""
+    """The place of a sample of the plain dataset: (file index, byte offset)."""
     dataset = gdsload.ShardDataset(path)
     file = sample // int(dataset.counts[0])
     with open(dataset.shards[file].file, "rb") as stream:
@@ -25,7 +25,7 @@ def data_offset(path, sample):
 
 
 WAYS = [(mmap, when) for mmap in (True, False) for when in ("read", "completion")]
-"""Whether shards are mapped, and where the failure strikes."""
+"""Pairs: True if shards are mapped, and the place of the failure."""
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -67,7 +67,7 @@ def test_a_sample_that_cannot_be_read(load, plain, wrap, order, way, sample):
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("calls", [[0], [1], [2, 3, 5], range(1, 60, 4)], ids=str)
 def test_a_read_that_works_the_second_time_leaves_no_gap(load, plain, wrap, order, way, calls):
-    """Whatever is done about it: if no error comes, all batches come."""
+    """However it is handled: if no error comes, all batches come."""
     mmap, when = way
     wanted = numbers(load(plain, 10, with_index=True, **order))
     fault = Fault(lambda: ReadError("reading failed"), calls=calls, when=when, times=len(calls))

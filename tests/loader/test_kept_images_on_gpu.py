@@ -73,7 +73,7 @@ def test_what_is_kept_stays_while_the_consumer_is_slow(path):
 
 @pytest.mark.parametrize("guard", [True, False])
 def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, monkeypatch):
-    """What is decoded is made on another stream, where the memory of a batch may still be read when it is free."""
+    """Images are decoded on another stream, where the memory of a batch may still be read when it is free."""
     made = []
     monkeypatch.setattr(
         decode_images, "side_stream", lambda device: made.append(streams.side_stream(device)) or made[-1]
@@ -95,7 +95,7 @@ def test_kept_images_are_gathered_into_memory_that_nothing_reads(path, guard, mo
 
 
 def _stays_while_it_is_read(kept, stream):
-    """Whether what `stream` still reads from freed memory is what was there, when `kept` has made a batch."""
+    """Return whether what `stream` still reads from freed memory is what was there, when `kept` has made a batch."""
     torch.cuda.synchronize()
     with streams.on(stream):
         # Neighbours in memory: what is freed is of the size of a batch, so it is the next batch's memory.

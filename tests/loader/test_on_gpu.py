@@ -239,7 +239,7 @@ def volumes(request, tmp_path_factory):
 @pytest.mark.parametrize("backend", ["gds", "bounce"])
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
 def test_samples_of_a_chunk_or_more(volumes, backend, shuffle):
-    """Their chunks lie side by side, and no copy may reach from one into another."""
+    """Their chunks are side by side, and no copy may reach from one into another."""
     path, count = volumes
     way = gdsload.Gds(compat=True) if backend == "gds" else backend
     with DataLoader(path, 4, shuffle, device="cuda", backend=way) as loader:

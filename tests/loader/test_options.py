@@ -1,4 +1,4 @@
-"""What can be passed to a loader, what cannot, and what it says then."""
+"""Options that a loader takes, options that it refuses, and its errors."""
 
 import inspect
 import re
@@ -110,7 +110,7 @@ class TestFields:
         made = wrap(RecordingBackend)
         loader = load(rich, 10, fields=["label", "flag"])
         assert {tuple(batch) for batch in loader} == {("label", "flag")}
-        assert sum(extents.total_bytes for extents in made[0].brought) == 143 * 12
+        assert sum(extents.total_bytes for extents in made[0].reads) == 143 * 12
 
     def test_they_come_in_the_schemas_order_once(self, load, rich):
         assert list(next(iter(load(rich, fields=("text", "label", "text"))))) == ["label", "text"]

@@ -114,7 +114,7 @@ def narrow(tmp_path_factory):
 
 
 def test_a_whole_row_is_one_read(load, narrow):
-    """What this is for: a sample costs as many reads as it has columns, not fields."""
+    """The purpose of packing: a sample costs as many reads as it has columns, not fields."""
     dataset = ShardDataset(narrow)
     assert list(dataset.stored.columns) == ["gdsload:rows:0", "text", "image"]
     assert list(dataset.schema) == ["text", *SCALARS, "image", "flag", "v"]
@@ -125,7 +125,7 @@ def test_a_whole_row_is_one_read(load, narrow):
 
 
 def test_fields_of_a_batch_are_tensors_of_their_own_but_for_the_memory(load, narrow):
-    """What is done to one is nothing to another: neither to its values nor to its gradients."""
+    """A change to one does not change another: neither to its values nor to its gradients."""
     batch = next(iter(load(narrow, 10, fields=list(SCALARS))))
     before = {name: value.clone() for name, value in batch.items()}
     for name in list(batch)[::2]:

@@ -1,4 +1,4 @@
-"""What a loader decides before it opens anything. Devices are made up: a plan does not touch them."""
+"""The decisions of a loader before it opens anything. Devices are made up: a plan does not touch them."""
 
 import re
 from types import SimpleNamespace

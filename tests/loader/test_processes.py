@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 # Imports once, and forks a process for each program, one at a time: it runs and ends as one that was started by itself.
 NURSERY = """
 import atexit, ctypes, gc, json, os, signal, sys, threading, time
-atexit.register(lambda: globals().get("at_last", int)())  # behind all that gdsload does at the end
+atexit.register(lambda: globals().get("at_last", int)())  # after all that gdsload does at the end
 import gdsload
 from gdsload.backends.host import HostBackend
 from gdsload.shards.gather_host import one_thread

@@ -117,7 +117,7 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def told(plain, tmp_path_factory, run_ranks):
-    """What each rank has found."""
+    """The findings of each rank."""
     folder = tmp_path_factory.mktemp("ranks")
     with ShardWriter(folder / "words", {"t": Field("int32", (None,)), "n": Field("int64")}) as writer:
         texts = [torch.arange(number % 9, dtype=torch.int32) for number in range(100)]
@@ -127,7 +127,7 @@ def told(plain, tmp_path_factory, run_ranks):
 
 
 def shared_out(ranks):
-    """Whether all samples come, and but for the last batch each to one of these ranks."""
+    """Return whether all samples come, and but for the last batch each to one of these ranks."""
     assert len({tuple(map(len, batches)) for batches in ranks}) == 1
     whole = [index for batches in ranks for batch in batches[:-1] for index in batch]
     assert len(whole) == len(set(whole))

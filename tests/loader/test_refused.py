@@ -1,4 +1,4 @@
-"""What loaders and datasets refuse: each value or call, the option that the error names, and a piece of its remedy."""
+"""Refusals of loaders and datasets: each value or call, the option that the error names, and a piece of its remedy."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a loader opens."""
+"""The resources that a loader opens."""
 
 import gc
 import weakref
@@ -17,7 +17,7 @@ class ChosenError(Exception):
 
 
 def opened_with(loader, **changed):
-    """What a loader would open if something of its plan were changed."""
+    """The resources that a loader would open if something of its plan were changed."""
     return resources.open_resources(replace(loader._plan, **changed), loader._life.limits)
 
 

@@ -108,7 +108,7 @@ def key_of(sample, generator):
 
 
 def draws(loader):
-    """What was drawn for each sample, by its number."""
+    """The random numbers of each sample, by its index."""
     return {
         number: (own, *both)
         for batch in loader
@@ -322,7 +322,7 @@ class TestEnd:
 
         def slow(sample):
             begun.append(1)
-            time.sleep(0.3)  # longer than it takes who waits for it to find out
+            time.sleep(0.3)  # longer than the waiting thread takes to find out
             ended.append(1)
             return sample
 

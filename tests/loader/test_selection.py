@@ -119,7 +119,7 @@ def leaves(tmp_path_factory):
 
 
 def names(selected):
-    """What each of the user's indices stands for."""
+    """The stored samples of each of the user's indices."""
     every = [sample["x"] for dataset in selected.datasets for sample in dataset]
     return every if selected.ids is None else [every[index] for index in selected.ids]
 

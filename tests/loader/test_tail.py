@@ -1,4 +1,4 @@
-"""What becomes of a last global batch that is not full, and which of its samples count."""
+"""The last global batch if it is not full, and which of its samples count."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What frameworks read of a loader, and what they are told if they make one of torch's out of it."""
+"""The attributes that frameworks read from a loader, and the error if they make a torch loader of it."""
 
 import inspect
 

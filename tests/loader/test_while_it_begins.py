@@ -1,4 +1,4 @@
-"""What is asked of a loader while another thread begins an epoch of it, which opens files and may take long."""
+"""Calls of a loader while another thread begins an epoch of it, which opens files and may take long."""
 
 import itertools
 import threading

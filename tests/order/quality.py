@@ -1,4 +1,4 @@
-"""What the batches of an order are, by its definition, and how good a shuffle is, as one number."""
+"""The batches of an order by its definition, and the quality of a shuffle as one number."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def all_ids(order):
 
 
 def epoch_ids(order, **schedule):
-    """What each step delivers, ranks one after the other."""
+    """The samples of each step, ranks one after the other."""
     world_size = schedule.get("world_size", 1)
     ranks = [Schedule(order.samples, lanes=order.lanes, **schedule, rank=rank) for rank in range(world_size)]
     return [np.concatenate([batch_ids(order, rank, step) for rank in ranks]) for step in range(ranks[0].steps)]

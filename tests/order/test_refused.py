@@ -1,4 +1,4 @@
-"""What orders and schedules refuse: each call, and the argument that the error names."""
+"""Refusals of orders and schedules: each call, and the argument that the error names."""
 
 import pytest
 

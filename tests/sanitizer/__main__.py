@@ -56,7 +56,7 @@ def build(folder: Path) -> Path:
 
 
 def found_in(text: str, finished: bool) -> dict[str, Any]:
-    """What a file's output says: the errors found, and the tests; not finished if that was cut off."""
+    """The result in a file's output: the errors found, and the tests; not finished if that was cut off."""
     errors = [int(count) for count in ERRORS.findall(text)]  # all, and once more those that were not printed
     tests = TESTS.findall(text)
     return {

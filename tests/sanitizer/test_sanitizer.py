@@ -1,4 +1,4 @@
-"""What the command makes of a sanitizer's output, and the memory that it is given."""
+"""The command's reading of a sanitizer's output, and the memory that it allows."""
 
 import os
 import shutil

@@ -13,7 +13,7 @@ from tests.syncing import no_sync  # noqa: F401 - a fixture
 
 @pytest.fixture
 def expect():
-    """Whether samples of a dataset are those of the small one."""
+    """Return whether samples of a dataset are those of the small one."""
 
     def check(dataset, mark=0, indices=None):
         indices = range(len(dataset)) if indices is None else indices

@@ -1,7 +1,7 @@
 """Writers that kill themselves at a step by which they change the disk.
 
 Each is a fork of a process that has what a writer needs and no more: one that has torch costs ten times as much to
-fork. That process is told what to write by lines of JSON, and says for each how its writer has ended.
+fork. That process gets what to write as lines of JSON, and says for each how its writer has ended.
 """
 
 import fcntl

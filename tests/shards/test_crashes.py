@@ -53,7 +53,7 @@ def count_steps(monkeypatch, work):
 
 
 def only_whole_datasets(parent):
-    """Whatever lies there, however hidden, is refused or whole."""
+    """Each dataset there, even a hidden one, is refused or whole."""
     for entry in os.scandir(parent):
         if entry.is_dir():
             with contextlib.suppress(GdsloadError):

@@ -12,7 +12,7 @@ from tests.shards.bits import flip, flip_unseen
 
 
 def later():
-    """File times tick every 1 to 4 ms: of two changes within one tick the second cannot be told from the first."""
+    """File times tick every 1 to 4 ms: of two changes within one tick the second looks like the first."""
     time.sleep(0.02)
 
 
@@ -36,7 +36,7 @@ CHANGES = {
     "replaced, though by the same bytes": (replace, "was replaced by another file while"),
     "deleted": (os.unlink, "was removed while"),
     "moved away": (lambda path: os.rename(path, f"{path}.away"), "was removed while"),
-    # ctime alone cannot be told from a write after which the other times were put back.
+    # ctime alone looks the same as a write after which the other times were put back.
     "its header, with its time put back": (lambda path: flip_unseen(path, 100), CTIME),
     "its last byte, with its time put back": (lambda path: flip_unseen(path, os.path.getsize(path) - 4097), CTIME),
     "moved away and back": (move_away_and_back, CTIME),
@@ -69,7 +69,7 @@ def test_a_shard_that_changes_while_the_dataset_is_in_use_is_refused(tmp_path, w
 
 
 def test_dataset_overwritten_while_in_use(small, write_small):
-    """What was opened is the old dataset: no shard of the new one is taken for one of its own."""
+    """The opened dataset stays the old one: no shard of the new one is taken for one of its shards."""
     for mmap in (True, False):
         dataset = ShardDataset(small, mmap=mmap)
         assert int(dataset[0]["x"][0]) == 0

@@ -63,7 +63,7 @@ def test_an_interrupted_close_goes_on_and_unmaps_nothing_twice(folder, monkeypat
 
 @pytest.mark.parametrize("every", [True, False])
 def test_closed_shards_are_not_opened_again(folder, every):
-    """Whether some of them were open, or all, which is known without a look at each."""
+    """Return whether some of them were open, or all, which is known without a look at each."""
     files = table_of(folder, mapped=True)
     files.ensure_open(np.arange(10 if every else 2))
     files.close()

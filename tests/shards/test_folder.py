@@ -1,4 +1,4 @@
-"""What docs/spec says of the bytes on disk and of the folder around them."""
+"""The rules of docs/spec for the bytes on disk and the folder around them."""
 
 import errno
 import json
@@ -92,7 +92,7 @@ def test_text_that_is_no_utf8_is_refused(small):
 
 @pytest.fixture
 def ragged(tmp_path):
-    """One shard of four samples of 2, 0, 3 and 1 rows, and where its offsets lie."""
+    """One shard of four samples of 2, 0, 3 and 1 rows, and the place of its offsets."""
     with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}) as writer:
         for length in (2, 0, 3, 1):
             writer.write({"x": np.arange(length, dtype=np.int16)})
@@ -251,7 +251,7 @@ def test_empty_dataset_is_an_index_alone(tmp_path):
 
 @pytest.fixture
 def events(monkeypatch):
-    """What a writer asks of the system: ("sync", path) and ("rename", source, target, flags), as they happen."""
+    """The calls of a writer: ("sync", path) and ("rename", source, target, flags), as they happen."""
     found = []
 
     def fsync(fd, real=os.fsync):

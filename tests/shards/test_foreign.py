@@ -17,7 +17,7 @@ from gdsload.tools.bench import make_plan
 
 
 def raw_file(path, tensors, *, shift):
-    """A safetensors file with `shift` blanks behind its header, so that its data lie anywhere."""
+    """A safetensors file with `shift` blanks after its header, so that its data may begin anywhere."""
     raw = safetensors.numpy.save(tensors)
     length = int.from_bytes(raw[:8], "little")
     data = 8 + length

@@ -114,7 +114,7 @@ def test_gather_pieces_is_a_loop(case, shift, at_once, long_bytes, how):
 
 @pytest.mark.parametrize("row_bytes", [1, 2, 3, 8, 4096, 100_001, 1_000_001])
 def test_rows_may_lie_anywhere_in_memory(row_bytes):
-    """The heap and the mapped files of a process lie tens of terabytes apart."""
+    """The heap and the mapped files of a process are tens of terabytes apart."""
     near = np.arange(2 * row_bytes, dtype=np.uint8)
     far = np.frombuffer(bytes(range(256)) * (row_bytes // 64 + 2), np.uint8)
     addresses = np.array([address_of(near), address_of(far) + 1, 4096 * 20, address_of(near) + row_bytes], np.int64)
@@ -176,7 +176,7 @@ def test_how_pieces_are_copied(monkeypatch, usable, mean, count, way):
 
 @st.composite
 def chunks(draw):
-    """Rows in chunks of memory of which some lie side by side: sizes in rows, gaps, row bytes, and a choice of rows."""
+    """Rows in chunks of memory of which some are side by side: sizes in rows, gaps, row bytes, and a choice of rows."""
     row_bytes = draw(st.sampled_from([1, 8, 100, 4096]))
     begins, address = [], draw(st.integers(1, 1000)) * 512
     rows = []

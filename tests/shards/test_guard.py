@@ -1,4 +1,4 @@
-"""What is made sure of before a mapping is touched: once for each piece, and no more than is wanted has to be there."""
+"""The checks before a mapping is touched: once for each piece, and only the wanted bytes have to be there."""
 
 import errno
 import mmap
@@ -131,7 +131,7 @@ def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
 
 
 def test_a_real_mapping_that_was_cut_short(tmp_path):
-    """What would end the process is an error, and what lies before the cut can be had."""
+    """An access that would end the process is an error, and the bytes before the cut can be read."""
     path = tmp_path / "a"
     path.write_bytes(bytes(2 * PIECE))
 

@@ -120,7 +120,7 @@ def test_a_look_that_began_before_the_read_does_not_count(opened, folder, clock,
 
 
 def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(opened, folder, clock, monkeypatch):
-    """A thread loses the processor right behind the clock; another looks at the file, and a third passes it over."""
+    """A thread loses the processor right after it has asked the clock; another looks at the file, and a third passes it over."""
     table = opened(folder)
     table.check(np.arange(10))
     clock.each_s = 1.0

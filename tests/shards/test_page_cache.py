@@ -1,4 +1,4 @@
-"""What is in the page cache, against mincore, which tells a file's owner the truth."""
+"""The pages in the page cache, against mincore, which is right for a file's owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARD_PAGES = 2048
 
 
 def drive_is_quick(path):
-    """Whether the drive, for a moment of a second, brings a page before the kernel can say that it is not there.
+    """Return whether the drive, for a moment of a second, reads a page before the kernel can say that it is not there.
 
     A question has its page fetched. Virtual drives answer at once now and then, when their host has the bytes.
     """
@@ -50,9 +50,9 @@ def drive_is_quick(path):
 
 
 def is_cold(path, said):
-    """For what was said of bytes that were cold. It is not our mistake if the drive has brought them meanwhile."""
+    """For what was said of bytes that were cold. It is not our mistake if the drive has read them meanwhile."""
     if said and drive_is_quick(path):
-        pytest.skip("this drive brings a page sooner than the kernel says that it is not there")
+        pytest.skip("this drive reads a page sooner than the kernel says that it is not there")
     return not said
 
 

@@ -1,4 +1,4 @@
-"""Reads that were prepared: all bytes of the files, however many there are, and whoever makes them."""
+"""Reads that were prepared: all bytes of the files, for any number of reads, made by any thread."""
 
 import mmap
 

@@ -32,7 +32,7 @@ def test_folder_is_hidden_and_locked(tmp_path):
 
 
 def test_lock_that_another_writer_took_is_not_used(tmp_path, monkeypatch):
-    """Between making its lock and holding it, a writer's lock looks left behind; it must notice that it lost it."""
+    """Between making its lock and holding it, a writer's lock looks abandoned; it must notice that it lost it."""
     real, thefts = fcntl.flock, []
 
     def late(fd, how):
@@ -65,7 +65,7 @@ def test_folders_are_made_in_one_that_may_not_be_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
 def test_file_system_without_locks(tmp_path, code):
-    """Nothing is taken for left behind there, and writing works."""
+    """Nothing there is taken for abandoned, and writing works."""
     with failing(fcntl, "flock", code):
         first = Publication(str(tmp_path / "d"), overwrite=False)
         second = Publication(str(tmp_path / "d"), overwrite=False)

@@ -85,7 +85,7 @@ def check_cover(found, gap, most, alignment):
 def check_bounds(found, reads, gap, most, alignment):
     """A read is as long as it may be, plus its last extent and a page; and no gap in it is longer than allowed.
 
-    Of extents right behind one another it is twice as long.
+    Of extents right after one another it is twice as long.
     """
     for number in range(len(reads.extents)):
         inside = sorted((found[index][1], found[index][2]) for index in np.flatnonzero(read_of(reads) == number))
@@ -113,7 +113,7 @@ RUNS = st.lists(
 @given(RUNS, *LIMITS)
 @example([(0, 0, 0, 5, False)], 0, 1, 1)
 def test_rows_in_order_are_covered_like_any_others(runs, gap, most, alignment):
-    """Runs of rows, one behind the other or backwards, that may overlap each other."""
+    """Runs of rows, one after the other or backwards, that may overlap each other."""
     found = []
     for file, offset, size, count, backwards in runs:
         rows = [(file, offset + number * size, size) for number in range(count)]

@@ -1,4 +1,4 @@
-"""What a writer is given is what a dataset gives back, whatever it is given as."""
+"""Datasets return the samples that a writer was given, in any form."""
 
 import random
 import tempfile

@@ -1,4 +1,4 @@
-"""Datasets whose shards lie on several drives; writers of them that are killed are in tests/shards/test_crashes.py."""
+"""Datasets whose shards are on several drives; writers of them that are killed are in tests/shards/test_crashes.py."""
 
 import errno
 import json
@@ -38,7 +38,7 @@ def spread(tmp_path, write_small, drives):
 
 
 def on(drive):
-    """What a drive holds, in the one folder that is there; None if there is none."""
+    """The files of a drive, in the one folder that is there; None if there is none."""
     folders = list(drive.iterdir())
     if not folders:
         return None

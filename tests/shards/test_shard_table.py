@@ -104,7 +104,7 @@ def test_runs_are_the_bytes_of_their_samples(counts, row_bytes, run_bytes, data)
 @settings(derandomize=True, max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=8), st.integers(0, 9))
 def test_rows_of_runs(parts, row_bytes):
-    """Parts that lie one behind the other, and such that do not."""
+    """Parts that come one after the other, and such that do not."""
     addresses, at = [], 1000
     for gap, count in parts:
         addresses.append(at + gap)

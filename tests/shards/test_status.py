@@ -1,4 +1,4 @@
-"""What the system says of files: its errors are gdsload's, say what is so, and leave no descriptor open."""
+"""Errors of the system about files become gdsload's, give the reason, and leave no descriptor open."""
 
 import errno
 import math

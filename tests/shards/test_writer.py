@@ -65,7 +65,7 @@ def test_python_floats_are_rounded_by_a_schema_alone(tmp_path):
 
 @pytest.mark.parametrize("value", [[], np.zeros((0, 3), np.int16)], ids=["list", "array"])
 def test_a_first_sample_without_rows_does_not_say_whether_they_vary(tmp_path, value):
-    """Told at once, and not when the second sample comes; a schema says it."""
+    """Refused at once, and not when the second sample comes; a schema says it."""
     with ShardWriter(tmp_path / "d") as writer:
         with pytest.raises(SchemaError, match=r"field 'x': the first sample has shape \[0.*\(None,.*if it does not"):
             writer.write({"x": value})

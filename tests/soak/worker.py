@@ -23,7 +23,7 @@ MOST_GPU_MEMORY = 6 * 2**30
 MOST_HELD = 4096
 """Bytes of the GPU's memory that may be in use when all loaders are closed: constants, which are made once."""
 MOST_DESCRIPTORS, MOST_MEMORY = 4, 2**30
-"""What a process may have open, and bytes that it may take, at the end more than after its first trainings."""
+"""Descriptors that a process may have open, and bytes that it may take, at the end more than after its first trainings."""
 
 
 def wait_until_free(device: torch.device) -> None:

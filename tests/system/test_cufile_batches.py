@@ -36,7 +36,7 @@ class Cufile:
     def __init__(self, seed=0, refuse_after=1 << 30):
         self.rng, self.left = np.random.default_rng(seed), refuse_after
         self.batches, self.most, self.destroyed = {}, 0, []
-        self.lost = []  # reads of which nobody was told when their batch was destroyed
+        self.lost = []  # reads of which nothing was reported when their batch was destroyed
 
     def batch_io_set_up(self, depth):
         assert depth <= 128

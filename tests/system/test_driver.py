@@ -157,7 +157,7 @@ def test_a_device_s_context_and_what_comes_back(before, inside, after):
 
 
 class Launches(Call):
-    """What is launched: grid, structure, stream, and attributes as numbers with the domains they map to."""
+    """The launch: grid, structure, stream, and attributes as numbers with the domains they map to."""
 
     def __call__(self, config, function, params, extra):
         found = config._obj

@@ -1,4 +1,4 @@
-"""What is dropped is closed in a thread of the library's, once, and before the interpreter ends."""
+"""Dropped objects are closed in a thread of the library's, once, and before the interpreter ends."""
 
 import _thread
 import gc
@@ -56,7 +56,7 @@ def test_where_no_thread_can_be_had_whoever_settles_closes(monkeypatch):
     with no_threads(RuntimeError("can't start new thread"), closers=True):
         monkeypatch.setattr(
             _thread, "start_new_thread", lambda *_: 0
-        )  # of whoever drops the owner, where nothing can be raised
+        )  # of the thread that drops the owner, where nothing can be raised
         closer = dropped.Closer(owner, lambda: calls.append(threading.get_ident()))
         del owner
         dropped.settle_dropped()

@@ -1,4 +1,4 @@
-"""Whether pages of a file are of use for a GPU, by its rates."""
+"""The use of a file's pages for a GPU, by its rates."""
 
 import pytest
 import torch

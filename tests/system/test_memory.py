@@ -52,7 +52,7 @@ KEEPERS = {
 
 @pytest.fixture(params=[False, True])
 def pinned(request, monkeypatch):
-    """Whether a pool's memory is pinned; that is not really done."""
+    """Return whether a pool's memory is pinned; that is not really done."""
     real = torch.empty
 
     def empty(*given, pin_memory=False, **more):

@@ -23,7 +23,7 @@ NEEDS_THE_CALL = pytest.mark.skipif(not usable(), reason="the system or a sandbo
 
 
 def copied(addresses, nbytes):
-    """Whether they were copied, and to what; nothing around it is touched."""
+    """Return whether they were copied, and to what; nothing around it is touched."""
     total = int(nbytes.sum())
     room = np.full(total + 2 * MARGIN, 0xA5, np.uint8)
     done = concatenate(addresses, nbytes, address_of(room) + MARGIN)
@@ -70,7 +70,7 @@ def test_memory_that_cannot_be_read_is_told_and_ends_nothing(at):
 
 @NEEDS_THE_CALL
 def test_nor_does_a_file_that_was_cut(tmp_path):
-    """Whose mapping ends a process that looks at it with SIGBUS."""
+    """A file whose mapping ends a process that looks at it with SIGBUS."""
     path = tmp_path / "file"
     path.write_bytes(SOURCE[: 4 * PAGE].tobytes())
     with open(path, "r+b") as file:

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Where what is registered lies; how many of its pages were there before."""
+    """The addresses of registered memory; how many of its pages were there before."""
     found = []
 
     def register(device, address, nbytes):

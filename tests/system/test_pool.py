@@ -1,4 +1,4 @@
-"""A pool of threads: all work that it takes on ends, whoever waits for it and whoever closes it."""
+"""A pool of threads: all work that it takes on ends, for any thread that waits for it or closes it."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What a rank takes of a host that it shares with others."""
+"""The share that a rank takes of a host that it shares with others."""
 
 import os
 

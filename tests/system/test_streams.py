@@ -55,7 +55,7 @@ def torch_streams(monkeypatch):
 
 
 def test_what_was_current_is_current_again(torch_streams):
-    """The very object: whoever compares it finds nothing changed."""
+    """The very object: a comparison finds nothing changed."""
     one = torch_streams.device
     before, side = torch_streams.current[one], Stream(5, one)
     torch_streams.current[one] = Stream(0, one)
@@ -113,7 +113,7 @@ def test_cuda_is_also_called_where_no_thread_can_be_started(monkeypatch, cudart,
 
 
 def test_what_ctrl_c_interrupts_has_been_done(cudart):
-    """Whoever is interrupted while memory is registered can remove the registration."""
+    """A thread that is interrupted while memory is registered can remove the registration."""
     calls = []
 
     def register(address, _nbytes, _flags):

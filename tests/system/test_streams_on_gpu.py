@@ -1,4 +1,4 @@
-"""What stands in for torch's ways to change streams, compared with those."""
+"""The replacements of torch's ways to change streams, compared with those."""
 
 import subprocess
 import sys

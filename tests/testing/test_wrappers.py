@@ -1,4 +1,4 @@
-"""What `gdsload.testing` ships does what it says, and notices what it is there to notice."""
+"""The wrappers and suites of `gdsload.testing` do what they say, and find the mistakes that they are made for."""
 
 import json
 import time
@@ -94,7 +94,7 @@ def test_recording(backend):
     assert recording.released_twice == 1
     landings[1].release()
     assert (recording.held_bytes, recording.most_held_bytes) == (0, held)
-    assert [wanted.total_bytes for wanted in recording.brought] == [14, 14]
+    assert [wanted.total_bytes for wanted in recording.reads] == [14, 14]
     recording.check(np.array([1]))
     assert recording.checked == [[1]]
     assert (recording.name, recording.in_place) == (backend.name, backend.in_place)

@@ -1,4 +1,4 @@
-"""What tests of transforms draw from, and draw."""
+"""Random numbers for tests of transforms."""
 
 import torch
 

@@ -18,7 +18,7 @@ def images(count, seed=0):
 
 
 def one(image, kind, factor):
-    """What one factor makes of an image ``[3, height, width]``."""
+    """The result of one factor for an image ``[3, height, width]``."""
     gray = 0.2989 * image[0] + 0.587 * image[1] + 0.114 * image[2]
     if kind == 0:
         return (image * factor).clamp(0, 1)

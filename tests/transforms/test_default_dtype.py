@@ -1,4 +1,4 @@
-"""What transforms draw and compute, whatever torch's default element type is: it is the process's, not the batch's."""
+"""Transforms compute the same with any default element type of torch's: that belongs to the process, not the batch."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def default_dtype(request):
 
 
 def both(switch, make):
-    """What is made with torch's default, and what with another one."""
+    """The results with torch's default, and with another one."""
     made = [make()]
     switch(other=True)
     return [*made, make()]

@@ -1,4 +1,4 @@
-"""What transforms refuse: each call, and a telling piece of the error."""
+"""Refusals of transforms: each call, and a telling piece of the error."""
 
 import pytest
 import torch

@@ -127,7 +127,7 @@ def test_normalize_with_one_number_for_all_channels():
     ("height", "size", "begin"), [(5, 5, 0), (6, 4, 1), (7, 4, 2), (5, 4, 0), (9, 4, 2), (224, 160, 32)]
 )
 def test_center_crop_is_torchvisions_to_the_pixel(height, size, begin):
-    """Of an odd rest, the half that Python's rounding to even gives lies above."""
+    """Of an odd rest, the half that Python's rounding to even gives is above."""
     value = torch.arange(height).expand(1, 3, height)
     assert CenterCrop("x", (2, size))({"x": value})["x"][0, 0].tolist() == list(range(begin, begin + size))
 

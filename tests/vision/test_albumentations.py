@@ -1,4 +1,4 @@
-"""albumentations in `sample_transform=`, as the guide has it: a draw for each sample, whoever calls it."""
+"""albumentations in `sample_transform=`, as the guide has it: a draw for each sample, in any thread or process."""
 
 import re
 import textwrap
@@ -37,7 +37,7 @@ def module(tmp_path, monkeypatch):
 
 
 def run(images, transform, *, processes=False, workers=2, epochs=1, **options):
-    """What became of each sample, by epochs."""
+    """The results of each sample, by epochs."""
     found = []
     with gdsload.DataLoader(
         images, 8, shuffle="full", device="cpu", sample_transform=gdsload.PerSample(transform, workers=workers, processes=processes), **options,

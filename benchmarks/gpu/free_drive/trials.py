@@ -70,7 +70,7 @@ class _Came:
     def until(self, stream: Iterator[dict[str, Any]], most_s: float) -> _Came | None:
         """Read an epoch to its end, or until a batch comes after some seconds.
 
-        Batches come in groups. Who waits for the first batch of one waits for all of them: that batch is not counted
+        Batches come in groups. A wait for the first batch of one is a wait for all of them: that batch is not counted
         here, but begins what is counted next.
 
         Returns:

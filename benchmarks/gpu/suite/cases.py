@@ -104,7 +104,7 @@ class Measure:
 _OF_FILES = ("torch-items", "torch-batches", "spdl", "grain", "kvikio", "safetensors")
 """Those that read gdsload's own files."""
 _OF_OWN = ("webdataset", "mosaicml", "datasets", "litdata")
-"""Those that have a format of their own."""
+"""Those that have their own format."""
 _PEERS = (*_OF_FILES, *_OF_OWN, "dali")
 _SHUFFLED = (*_PEERS, "grain-processes")
 """Its processes take seconds to start: the form is shown where it can matter."""

@@ -160,7 +160,7 @@ def _launch_rate(
 
 
 class _Consumer:
-    """A thread that takes batches, on a stream of its own, so that launches elsewhere do not wait for them.
+    """A thread that takes batches, on its own stream, so that launches elsewhere do not wait for them.
 
     Args:
         loader: whose batches.

@@ -27,7 +27,7 @@ _ROWS = "rows"
 """The folder that all rows are in."""
 _FILLS = 3
 _SLOW_S, _SLOW_EVERY = 5, 3
-"""Who needs so many seconds for a trial, start and end included, takes part in every third round only."""
+"""A contender that needs so many seconds for a trial, start and end included, takes part in every third round only."""
 _BEGAN = time.monotonic()
 _NUMBERS = {"gb_s", "gb_s_after_first", "samples_s", "cpu_s_per_gb", "first_batch_s"}
 
@@ -229,7 +229,7 @@ def _turns(case: Case, found: dict[str, Any], runners: dict[str, _Runner]) -> It
 
 
 def _prepare(turns: list[_Turn]) -> None:
-    """Everybody writes files of its own at the same time: nothing of this is timed."""
+    """Have all contenders write their files at the same time: nothing of this is timed."""
     for turn in _first_of_rows(turns):
         if "failed" not in turn.entry:
             turn.runner.process.send(turn.order("prepare"))
@@ -277,7 +277,7 @@ def _trial(turn: _Turn, plan: Plan, number: int) -> None:
 
 
 def placed(files: list[str], *, cold: bool) -> dict[str, Any]:
-    """Bring files into the page cache, or drop them; asked of the kernel, right before a trial."""
+    """Read files into the page cache, or drop them from it; the kernel is asked to, right before a trial."""
     found = drop(files) if cold else look(files)
     for _ in range(_FILLS):
         if not cold and not found.hot:

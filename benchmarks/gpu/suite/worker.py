@@ -1,6 +1,6 @@
 """The process of one contender; `benchmarks.serving` has the protocol.
 
-Each has a process of its own, and so a CUDA context of its own, for the whole run.
+Each has its own process, and so its own CUDA context, for the whole run.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class _Place:
     Attributes:
         name: its key in the registry.
         kind: its class.
-        folder: a folder of its own.
+        folder: its folder, which no other contender uses.
         device: the device of batches.
         workers: how many processes or threads it may use, if it uses any.
         rows: all rows, by name.
-        own_samples: how many samples at most are written in a format of its own.
+        own_samples: how many samples at most are written in its own format.
     """
 
     name: str

@@ -115,7 +115,7 @@ class Slots:
                 if chunk[1] == size:
                     return chunk
                 self._free.append(chunk)
-            # Any thread may bring chunks back meanwhile, so those that are looked at are taken out.
+            # Any thread may return chunks meanwhile, so those that are looked at are taken out.
             idle = [self._free.popleft() for _ in range(len(self._free))]
             try:
                 fits = [chunk for chunk in idle if size < chunk[1] <= _MOST_WASTE * size]

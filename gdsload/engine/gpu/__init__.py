@@ -1,1 +1,1 @@
-"""Batches that the GPU makes by itself: its kernels, and who has them run."""
+"""Batches that the GPU makes by itself: its kernels, and the code that launches them."""

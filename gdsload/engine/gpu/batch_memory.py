@@ -1,7 +1,7 @@
 """Memory of the batches of a group on a device: small ones share an allocation.
 
 Each call of torch's allocator gives the interpreter lock back, and the thread that makes batches then waits for it
-where others run Python: for longer than the link takes to bring a small batch.
+where others run Python: for longer than the link takes to copy a small batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gdsload.shards.format.schema import Field
 from gdsload.shards.values import torch_dtype
 
 SHARED_BYTES = 32 * 2**20
-"""Bytes that batches share at most: who keeps one of them keeps so much."""
+"""The most bytes that batches share: a batch that is kept keeps all of them."""
 _ALIGNED = 512
 """Bytes that a batch's address is a multiple of, as of torch's own allocations."""
 

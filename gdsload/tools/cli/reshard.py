@@ -16,7 +16,7 @@ def add_to(commands: Commands[Parser]) -> None:
                    "merge all/ january/ february/")  # fmt: skip
     merging.add_argument("out", metavar="OUT", help="the folder to make")
     merging.add_argument("paths", metavar="PATH", nargs="+", help=_PATH)
-    splitting = _add(commands, "split", "share a dataset's samples out to several new ones",
+    splitting = _add(commands, "split", "divide a dataset's samples among several new ones",
                      "PATH OUT... --sizes SIZE,... [options]",
                      "split all/ train/ validation/ --sizes 0.9,0.1 --seed 1")  # fmt: skip
     splitting.add_argument("path", metavar="PATH", help=_PATH)

@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
 
 
 class Site:
-    """What it takes, on this machine's memory."""
+    """Everything that a fill needs, with slots in this machine's memory."""
 
     def __init__(self, folder, monkeypatch, *, mapped=False, open_files=LocalFiles):
         dataset = gdsload.ShardDataset(folder)
@@ -111,13 +111,13 @@ class Site:
         return extents_of(within([len(data) for data in self.bytes], wanted))
 
     def read(self, wanted):
-        """The slot, where each extent lies in it, and the reading."""
+        """The slot, the place of each extent in it, and the reading."""
         layout = lay_out(wanted, self.files.sizes, BLOCK, lambda _nbytes: BLOCK, self.files.drives)
         slot = torch.full((layout.nbytes,), 170, dtype=torch.uint8)
         return slot, layout.places, self.fill.run(layout, slot)
 
     def holds(self, slot, places, wanted):
-        """Whether the slot has the files' bytes."""
+        """Return whether the slot has the files' bytes."""
         found = slot.numpy()
         return all(
             np.array_equal(found[place : place + nbytes], self.bytes[file][offset : offset + nbytes])
@@ -186,7 +186,7 @@ def test_slots_hold_the_files_bytes(sites, monkeypatch, direct, open_files):
 
 
 def test_a_drive_whose_blocks_are_cold_has_threads_of_its_own(sites, monkeypatch):
-    """Whatever lies in the page cache of the other drive, whose copies take a processor each."""
+    """Even if the other drive's files are in the page cache, whose copies take a processor each."""
     site, seen = sites(open_files=files_of(where=parity)), set()
     copy, now = site.copier.copy, itertools.count(100)
 
@@ -375,7 +375,7 @@ def test_reads_that_fail(sites, monkeypatch, direct):
 
 
 def test_the_answer_for_a_block_is_believed_for_a_moment(sites, monkeypatch):
-    """Whatever it is; each shard has its own answer, and what the page cache keeps is read through it."""
+    """Each shard has its own answer, and what the page cache keeps is read through it."""
     answers, asked, now = {0: False, 1: True}, [], [100.0]
 
     def look(_files, reads, _probes):

@@ -1,4 +1,4 @@
-"""Where reads lie in a slot, and how they are cut into blocks: the same whether worked out one by one or by numpy."""
+"""The places of reads in a slot, and how they are cut into blocks: the same whether worked out one by one or by numpy."""
 
 from functools import partial
 
@@ -56,7 +56,7 @@ def pages_of(found):
 
 
 def hold(found, wanted, sizes, block, of=None):
-    """What is true of every layout; `of` is the drive of each file, if they are on several."""
+    """Check what every layout has in common; `of` is the drive of each file, if they are on several."""
     at, before = 0, None
     for number, part in enumerate(found.parts):
         assert part.low == at  # no gap, no overlap, and in order

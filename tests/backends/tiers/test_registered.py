@@ -27,7 +27,7 @@ FULL = "register_bytes are used up"
 
 
 class Registrar(RegisteredTier):
-    """Registers nothing, which needs a GPU, but brings from mappings, and only what is as if registered.
+    """Registers nothing, which needs a GPU, but reads from mappings, and only what is as if registered.
 
     Args:
         files: the shards, mapped.
@@ -128,7 +128,7 @@ def until(happened, routed, wanted=ONE_OF_EACH):
     return False
 
 
-# --- what is brought ---
+# --- what is read ---
 
 
 @settings(derandomize=True, max_examples=50)
@@ -146,13 +146,13 @@ def test_bytes_are_the_same_whatever_is_registered(folder, contents, found, read
     landing.count()
     landing.release()
     assert routed.near.released == any(file in ready for file, _, _ in found)
-    # Each byte by its path; and who has nothing to bring is not asked.
+    # Each byte by its path; and a path without bytes to read is not asked.
     by_path = {"mapped": 0, "host": 0}
     for file, _, size in found:
         by_path["mapped" if file in ready else "host"] += size
     assert routed.bytes_by_path() == {path: count for path, count in by_path.items() if count}
-    assert all(not ready & set(wanted.file.tolist()) for wanted in routed.far.brought)
-    assert len(routed.far.brought) == (not found or any(file not in ready for file, _, _ in found))
+    assert all(not ready & set(wanted.file.tolist()) for wanted in routed.far.reads)
+    assert len(routed.far.reads) == (not found or any(file not in ready for file, _, _ in found))
     assert routed.far.held_bytes == routed.far.released_twice == 0
     routed.close()
 
@@ -179,15 +179,15 @@ def test_an_error_of_one_part_does_not_keep_from_waiting_for_the_other(in_thread
 def test_resident_shards_are_registered_behind_the_loaders_back(routed, contents):
     assert threads() == []
     assert until(routed.near.registered.all, routed)
-    asked = len(routed.far.brought)
+    asked = len(routed.far.reads)
     assert brings_all(routed, contents).nbytes == 0
-    assert len(routed.far.brought) == asked
+    assert len(routed.far.reads) == asked
     assert sorted(routed.near.asked) == list(range(len(SIZES)))
     assert routed.near.trouble == ""
 
 
 def test_shards_are_registered_when_they_have_become_resident(routed, monkeypatch):
-    """Which of them are is said here: a drive may bring a page before the kernel can say that it is not there."""
+    """Which of them are is said here: a drive may read a page before the kernel can say that it is not there."""
     resident, looked = set(), []
 
     def look(files, file):

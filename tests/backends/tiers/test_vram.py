@@ -93,7 +93,7 @@ def open_tier(folder):
 
 
 def batches_of(tier):
-    """What makes batches of the field of samples."""
+    """The assembler of batches of one field."""
     form = BatchForm(codecs_of(tier.table.stored, ("x",), "offsets"))
     return on_demand(tier.table, tier, Assembler(form, BatchPool(keep_bytes=0)))
 
@@ -113,7 +113,7 @@ def rows(tier, file, count=ROWS):
     return Extents(np.full(count, file), begin + 256 * np.arange(count), np.full(count, 256))
 
 
-def brought(tier, wanted):
+def read_by(tier, wanted):
     landing = tier.read(wanted)
     landing.completion.wait()
     found = [ctypes.string_at(address, 256) for address in landing.addresses.tolist()]
@@ -129,7 +129,7 @@ def truth(tier, wanted):
 
 
 def filled(tier):
-    brought(tier, rows(tier, 0, 1))
+    read_by(tier, rows(tier, 0, 1))
     wait_for_filling()
     return tier
 
@@ -140,8 +140,8 @@ def test_kept_shards_are_their_files(open_tier):
     assert tier.near.trouble == ""
     for file in range(SHARDS):
         wanted = rows(tier, file)
-        assert brought(tier, wanted) == truth(tier, wanted)
-    assert tier.near.kept_bytes == SHARDS * ROWS * 256  # what lies before and behind the field is not kept
+        assert read_by(tier, wanted) == truth(tier, wanted)
+    assert tier.near.kept_bytes == SHARDS * ROWS * 256  # bytes before and after the field are not kept
     assert np.array_equal(tier.addresses().base, tier.near._base)
 
 
@@ -157,7 +157,7 @@ def test_a_budget_for_some(open_tier):
     landing.completion.wait()
     landing.release()
     assert tier.bytes_by_path() == before  # nobody has gathered them
-    assert brought(tier, both) == truth(tier, both)
+    assert read_by(tier, both) == truth(tier, both)
     assert tier.bytes_by_path() == {"vram": 7 * 256, "host": before["host"] + 7 * 256}
 
 
@@ -211,7 +211,7 @@ def test_what_the_system_has_no_more_of_is_no_failure(open_tier, monkeypatch, la
     assert tier.near.ready.sum() == (lacks == "memory")
     assert ("the GPU has no memory left" if lacks == "memory" else "can't start") in tier.near.trouble
     wanted = rows(tier, 3, 5)
-    assert brought(tier, wanted) == truth(tier, wanted)
+    assert read_by(tier, wanted) == truth(tier, wanted)
 
 
 def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end, soon, in_thread):
@@ -226,7 +226,7 @@ def test_the_thread_ends_with_the_interpreter(open_tier, monkeypatch, own_end, s
         copied(self, far, wanted, out)
 
     monkeypatch.setattr(VramTier, "_copy", slow_copy)
-    brought(tier, rows(tier, 0, 1))
+    read_by(tier, rows(tier, 0, 1))
     assert begun.wait(20)
     ending = in_thread(pool.end_all)
     soon(lambda: tier._closed)
@@ -284,7 +284,7 @@ def test_what_was_read_before_it_was_kept_is_looked_at(open_tier, soon, kept):
 
     tier = open_tier(Slow)
     if kept:
-        brought(tier, rows(tier, 0))
+        read_by(tier, rows(tier, 0))
         soon(tier.near.ready[:kept].all)
     with pytest.raises(FileChangedError, match="written to"):
         batches_of(tier)(ROWS * np.array([0, 3, 3]))

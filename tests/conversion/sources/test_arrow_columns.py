@@ -46,7 +46,7 @@ def columns(draw):
 
 
 def expected(value, kind, fill):
-    """What a value becomes; a ValueError, if it has a hole."""
+    """The rows of a value; a ValueError, if it has a hole."""
     if pa.types.is_struct(kind):
         return expected(value and value["a"], kind[0].type, fill)
     if (value is None and not hasattr(kind, "value_type")) or (value is None and pa.types.is_dictionary(kind)):
@@ -129,7 +129,7 @@ def test_empty_lists_of_lists_say_nothing_of_how_long_they_would_be(tmp_path, ki
 
 @pytest.mark.parametrize("shape", [(0, 0, 0), (0, 0, 3), (0, 8, 0)])
 def test_an_empty_picture_is_none_of_a_ragged_field(tmp_path, shape):
-    """Or pictures with other channels would be taken behind it."""
+    """Or pictures with other channels would be taken after it."""
     pictures = [np.zeros((3, 8, 8), np.uint8)] * 5 + [np.zeros(shape, np.uint8)]
     with pytest.raises(gdsload.SchemaError, match="samples differ"):
         gdsload.convert([{"x": one} for one in pictures], tmp_path / "out", workers=1)

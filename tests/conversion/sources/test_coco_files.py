@@ -118,7 +118,7 @@ def of_one_image(root, orientation, stored, said, codec="PNG"):
 
 
 def agrees(sample):
-    """Whether the one box of a sample is around what is white."""
+    """Return whether the one box of a sample is around what is white."""
     rows, columns = np.nonzero(np.asarray(sample["image"])[0])
     wanted = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
     return np.asarray(sample["boxes"])[0].tolist() == wanted

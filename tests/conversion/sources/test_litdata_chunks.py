@@ -17,7 +17,7 @@ DATA = make_litdata.FOLDER
 
 
 def same(mine, theirs):
-    """Whether a value is that which was written, its element type and shape included."""
+    """Return whether a value is that which was written, its element type and shape included."""
     if isinstance(theirs, torch.Tensor | np.ndarray):
         array = np.asarray(theirs)
         return (mine.dtype, mine.shape, mine.tolist()) == (array.dtype, array.shape, array.tolist())

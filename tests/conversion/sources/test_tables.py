@@ -233,7 +233,7 @@ def test_damaged_anywhere_is_read_or_refused(tmp_path, kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), [("file", "t.feather"), ("stream", "t.arrow")])
 def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
-    """Arrow itself would read whatever lies there in memory."""
+    """Arrow itself would read any bytes that are there in memory."""
     path = tmp_path / name
     write(path, pa.table({"text": ["abcd"] * 10}), kind)
     whole = path.read_bytes()

@@ -144,7 +144,7 @@ def test_memory_is_handed_to_the_stream_that_is_current_on_its_device(recorded):
     batch = [Tensor(recorded, *each) for each in (("cuda:0", 64, 72), ("cuda:1", 128, 128), ("cpu", 256, 256))]
     assert device_queue.hand_over(batch, mine) == 24
     assert recorded == [("cuda:0", 64, mine), ("cuda:1", 128, "current of cuda:1")]
-    recorded.clear()  # of memory that several share, once, wherever in it they lie, and also where it takes turns
+    recorded.clear()  # of memory that several share, once, wherever in it they are, and also where it takes turns
     places = ((64, 72), (64, 64), (64, 127), (128, 128), (128, 160), (64, 80))
     some = [Tensor(recorded, "cuda:0", *place) for place in places]
     assert device_queue.hand_over(some, mine) == 48
@@ -211,7 +211,7 @@ def test_a_group_is_not_held_once_its_first_batch_is_there(gpu):
 
 
 def test_waiting_for_the_gpu_holds_nobody_else_up(gpu, monkeypatch, in_thread):
-    """What is waited for may be for another thread to queue, which hands batches over as well."""
+    """Work that is waited for may have to be queued by another thread, which hands batches over as well."""
     give, inside, go_on = queue("cpu").throttle, threading.Event(), threading.Event()
 
     def wait(_event):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cuda
 
 
 def compare(device, order, schedule, random, groups=4):
-    """Groups of steps, mostly one behind the other, then the last steps, and the first ones again."""
+    """Groups of steps, mostly one after the other, then the last steps, and the first ones again."""
     ids, host = BlockIds(device, order, schedule), Ordered(order, schedule)
     steps, step = schedule.steps, 0
     for _ in range(groups):

@@ -64,7 +64,7 @@ def by_pillow(data, device):
 
 
 class Library:
-    """What nvJPEG does, done by Pillow; it refuses some formats."""
+    """A stand-in for nvJPEG that decodes by Pillow; it refuses some formats."""
 
     def __init__(self, refused=()):
         self.refused, self.formats, self.alive = refused, {}, 0

@@ -38,7 +38,7 @@ def gather(monkeypatch, queued):
 
 
 def expected(offsets, nbytes, sizes):
-    """What each of several tensors gets."""
+    """The values that each of several tensors gets."""
     edges = np.cumsum([0, *sizes]).tolist()
     pieces = [DATA[low : low + count] for low, count in zip(offsets.tolist(), nbytes.tolist(), strict=True)]
     return [np.concatenate([DATA[:0], *pieces[low:high]]) for low, high in pairwise(edges)]

@@ -177,7 +177,7 @@ def test_pieces_of_several_batches(gather, source, row_bytes, longest, neighbour
 
 
 def test_pieces_of_threads_that_share_a_stream(gather, source):
-    """What one thread has uploaded stays its own until its kernel is queued."""
+    """Bytes that one thread has uploaded stay unchanged until its kernel is queued."""
     array, address, _ = source
     stream = torch.cuda.Stream()
 
@@ -274,11 +274,11 @@ def test_the_context_that_the_user_is_in_comes_back(devices):
 
 @pytest.fixture
 def neighbours():
-    """Two allocations of the device that lie side by side, each of 2 MiB: the address of the second one."""
+    """Two allocations of the device that are side by side, each of 2 MiB: the address of the second one."""
     device, size = torch.device("cuda", 0), 2 * 2**20
     made = [allocate(device, size) for _ in range(64)]
     found = sorted(set(made) & {address + size for address in made})
-    assert found, "of 64 allocations no two lie side by side"
+    assert found, "of 64 allocations no two are side by side"
     yield found[0], size
     torch.cuda.synchronize()
     for address in made:
@@ -300,5 +300,5 @@ def test_rows_in_allocations_that_lie_side_by_side(neighbours, row_bytes):
     )
     gather.batches(addresses, row_bytes, [out], [rows], np.array([middle - size, middle]))
     assert np.array_equal(out.cpu().numpy(), array)
-    with pytest.raises(RuntimeError, match="cuMemcpyAsync"):  # without being told
+    with pytest.raises(RuntimeError, match="cuMemcpyAsync"):  # without the list of allocations
         gather.batches(addresses, row_bytes, [out], [rows])

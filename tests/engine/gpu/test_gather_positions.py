@@ -86,7 +86,7 @@ def test_words_of_rows_are_those_of_where_sample_0_would_be(rows, row_bytes):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What was launched: name, parameters, and whether rows come in another order. Samples are found by numpy."""
+    """The launches: name, parameters, and whether rows come in another order. Samples are found by numpy."""
     found = []
 
     def launch(self, name, unit, grid, params, outs, *, scattered=False):

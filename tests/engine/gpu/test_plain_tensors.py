@@ -1,4 +1,4 @@
-"""Whatever a batch is made of, all of its memory is found."""
+"""All memory of a batch is found, for any types in it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Compressed(Flattened):
 
 
 def test_parts_that_are_made_for_the_asking_are_told_apart():
-    """What one tensor gives may be gone when the next is asked, which then gives another at the same address."""
+    """A part of one tensor may be freed before the next is asked, whose part may then have the same address."""
     many = [Compressed(torch.rand(2, 3)) for _ in range(20)]
     found = tensors_of(many)
     assert len(found) == 20 * len(tensors_of(many[0])) == 40

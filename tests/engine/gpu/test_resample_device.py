@@ -93,7 +93,7 @@ def computed(call, rows, out, table=None):
 
 
 def close(found, images, given, options):
-    """Whether results are torch's, but for 1 before normalization."""
+    """Return whether results are torch's, but for 1 before normalization."""
     size, table = options.rows_and_columns, options.table()
     unit = 1.0 if table is None else float((1 / table[1]).max())
     for image, frame, one in zip(images, given.tolist(), found, strict=True):

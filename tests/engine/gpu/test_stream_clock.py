@@ -1,4 +1,4 @@
-"""What a GPU lost by loading, in loops on a machine whose time is only counted."""
+"""The time that a GPU lost by loading, in loops on a machine whose time is only counted."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What is cut out of images: torchvision's rectangles, from random numbers that belong to the sample alone."""
+"""The rectangles that are cut out of images: torchvision's, from random numbers that belong to the sample alone."""
 
 import math
 

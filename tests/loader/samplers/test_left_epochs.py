@@ -120,7 +120,7 @@ class TestCopies:
 
 
 class TestOneGenerator:
-    """What else draws from it moves it, as in torch; an epoch sets it back only from where the epoch itself left it."""
+    """Other draws from the generator move it, as in torch; an epoch sets it back only from where the epoch itself left it."""
 
     @pytest.mark.parametrize("name", ["random", "random, 2.5 times", "with replacement"])
     def test_that_others_have_used_since_is_left_as_it_is(self, make, name):

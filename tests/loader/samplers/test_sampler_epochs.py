@@ -1,4 +1,4 @@
-"""Where one epoch of a sampler ends and the next begins: behind its last batch, and behind one that was left."""
+"""The end of one epoch of a sampler and the begin of the next: after its last batch, and after one that was left."""
 
 import json
 import threading
@@ -68,7 +68,7 @@ def test_so_does_one_that_is_seeded_while_batches_are_drawn_ahead(make, monkeypa
 @pytest.mark.parametrize("before", ["nothing", "an epoch", "a state", "a state at the end"])
 @pytest.mark.parametrize("sampler", [Stateful, RollsOver, lambda: RandomSampler(ALL, generator=seeded())])
 def test_an_epoch_that_could_not_begin_begins_where_it_was_to(make, sampler, before, error):
-    """Though its first batch has been drawn: here, and where the state is loaded that was taken behind the failure."""
+    """Though its first batch has been drawn: here, and where the state is loaded that was taken after the failure."""
 
     with make(10, sampler=sampler()) as loader:
         epochs, state = [[], []], None

@@ -175,7 +175,7 @@ class TestSameAsTorch:
             assert numbers(loader) == batches
 
     def test_without_a_seed_torchs_global_one_decides(self, make):
-        """What these samplers draw from it they draw in the consumer's thread, when the epoch begins."""
+        """These samplers draw from it in the consumer's thread, when the epoch begins."""
         for name in (RandomSampler, SubsetRandomSampler):
             found = []
             for _ in range(2):
@@ -238,7 +238,7 @@ class TestResume:
 
     @pytest.mark.parametrize("direct", [True, False])
     def test_set_epoch_is_passed_on(self, make, direct):
-        """Or the sampler is told itself, as torch's users do."""
+        """Or its own `set_epoch` is called, as torch's users do."""
         for wrap in (
             lambda inner: {"sampler": inner, "batch_size": 50},
             lambda inner: {"batch_sampler": BatchSampler(inner, 50, False)},

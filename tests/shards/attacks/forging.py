@@ -57,7 +57,7 @@ def tree_of(layout: ShardLayout) -> dict:
 
 
 def read(tree: dict, *, alignment: int = 4096, file_bytes: int | None = None) -> Shard:
-    """What the reader makes of a shard with this header, in a file of so many bytes of data."""
+    """The reader's result for a shard with this header, in a file of so many bytes of data."""
     text = json.dumps(tree).encode()
     length = align_up(PREFIX_BYTES + len(text), alignment) - PREFIX_BYTES
     raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)

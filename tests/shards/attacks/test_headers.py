@@ -14,7 +14,7 @@ FILE = "hostile.safetensors"
 
 
 class Attack(NamedTuple):
-    """What a file holds, and the problem that must be found: its words, its tensor, and its offset where that is exact."""
+    """The content of a file, and the problem that must be found: its words, its tensor, and its offset where that is exact."""
 
     tries: str
     header: bytes
@@ -177,7 +177,7 @@ def test_nesting_of_any_depth_is_refused(key):
 
 
 def test_names_are_data():
-    """What looks dangerous in a name is a name, and is shown with escapes."""
+    """A name that looks dangerous is a name, and is shown with escapes."""
     names = ["", "\0", "\n", "../x", "/etc/passwd", "a\x1b[31mb", "%s", "{0}", "\u202e", "x" * 10**6]
     tensors = {name: entry(offsets=(4 * at, 4 * at + 4)) for at, name in enumerate(names)}
     assert names == list(parse(header(**tensors), 4 * len(names)).tensors)

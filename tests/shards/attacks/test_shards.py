@@ -200,7 +200,7 @@ PACKED_SHARDS = {
 
 
 def of_version_1(tree: dict) -> None:
-    """A shard that an old reader would have to refuse, and must not be told to read."""
+    """A shard that an old reader would have to refuse, and whose version must not let it read."""
     version("1")(tree)
     schema(lambda inner: inner.pop("packed"))(tree)
 
@@ -238,7 +238,7 @@ def test_the_shard_itself_is_good(layout):
 
 
 def check_places(tree, problems):
-    """What touches no tensor is found where the metadata are, what touches one where its bytes are."""
+    """Damage outside of tensors is found where the metadata are, damage in one where its bytes are."""
     for problem in problems:
         if problem.field in tree:
             begin = tree[problem.field]["data_offsets"][0]
@@ -353,7 +353,7 @@ def test_other_metadata_are_ignored():
 
 
 def test_unknown_version_is_the_only_problem():
-    """Whatever else it holds may mean something else in that version."""
+    """Its other content may mean something else in that version."""
     tree = {"__metadata__": {VERSION: "10", SAMPLES: "?"}, "y": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}
     with pytest.raises(FormatError, match="gdsload.version is '10'; this gdsload reads versions 1, 2, 3") as caught:
         read(tree, alignment=1)

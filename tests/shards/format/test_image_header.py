@@ -78,7 +78,7 @@ def test_header_is_what_pillow_finds(made):
 
 
 def refused(raw: bytes) -> bool:
-    """Whether bytes are refused by an error of ours; what is taken must be whole."""
+    """Return whether bytes are refused by an error of ours; what is taken must be whole."""
     try:
         found = read_image_header(raw)
     except FormatError as error:
@@ -99,7 +99,7 @@ def test_images_that_are_cut_off_are_refused_or_have_their_header(made, data):
     if refused(cut):
         return
     assert read_image_header(raw) == read_image_header(cut)
-    assert read_image_header(cut).codec == "jpeg"  # of which nothing behind the header is looked at
+    assert read_image_header(cut).codec == "jpeg"  # of which nothing after the header is looked at
 
 
 STARTS = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\x40\0\0\0WEBPVP8X", b""]

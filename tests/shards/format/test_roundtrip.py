@@ -1,4 +1,4 @@
-"""What the writer's side lays out, the reader's side finds again: random schemas, sizes and bytes."""
+"""The reader's side finds all that the writer's side lays out: random schemas, sizes and bytes."""
 
 import json
 import struct

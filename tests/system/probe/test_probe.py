@@ -1,4 +1,4 @@
-"""The probing process: however it ends, the asking process gets an answer, in time, and leaves nothing behind."""
+"""The probing process: however it ends, the asking process gets an answer, in time, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def run(program: str, timeout_s: float = 30.0) -> Ran:
 
 
 def gone(pid: str) -> bool:
-    """Whether a process ends within a while; one that only waits for init has."""
+    """Return whether a process ends within a while; one that only waits for init has."""
     for _ in range(2000):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

@@ -29,7 +29,7 @@ def test_equal_rows_are_called_different_in_less_than_1_percent_of_benchmarks(no
 
 
 def test_a_slow_machine_does_not_hide_a_difference():
-    """What slows both rows of a round down is no difference, and hides none."""
+    """A disturbance that slows both rows of a round is no difference, and hides none."""
     random = np.random.default_rng(0)
     drift = np.exp(0.5 * random.standard_normal((100, 9)))
     ours, theirs = drift * np.exp(0.03 * random.standard_normal((2, 100, 9)))

@@ -1,4 +1,4 @@
-"""What tests of commands share. Commands write their datasets without waiting for the disk."""
+"""Fixtures for tests of commands. Commands write their datasets without waiting for the disk."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from tests.tools.cli.terminals import Terminal
 
 
 class Said(NamedTuple):
-    """What a command has printed."""
+    """The output of a command."""
 
     out: str
     err: str

@@ -81,10 +81,10 @@ class Terminal(io.TextIOWrapper):
 
 
 def settled(text):
-    """What is left to be seen: of lines that are written over, the last."""
+    """The text that is left: of lines that are written over, the last."""
     return "\n".join(re.sub(r".*\r\x1b\[K", "", line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def states(text):
-    """What the line that is written over has shown, one after the other."""
+    """The texts that the line which is written over has shown, one after the other."""
     return [one for one in re.findall(r"\r\x1b\[K([^\r\n]*)", text) if one]

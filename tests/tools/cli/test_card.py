@@ -30,7 +30,7 @@ ELEMENTS = {
 
 
 class Page:
-    """What a page says, its elements, and its attributes by name. It is XML, too."""
+    """The text of a page, its elements, and its attributes by name. It is XML, too."""
 
     def __init__(self, html):
         tree = ET.fromstring(html.removeprefix("<!DOCTYPE html>"))

@@ -1,4 +1,4 @@
-"""What people see in a terminal of 80 columns, and some of it in one of 40: read, found right, and kept.
+"""The output that people see in a terminal of 80 columns, and some of it in one of 40: read, found right, and kept.
 
 Words stand for times, rates, paths and sizes that vary.
 """

@@ -1,4 +1,4 @@
-"""What is shown while something lasts, and when somebody ends it, in a real terminal."""
+"""Progress in a real terminal, also when a command is interrupted."""
 
 import os
 import re

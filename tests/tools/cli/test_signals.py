@@ -33,7 +33,7 @@ def test_an_ignored_signal_stays_ignored():
     [("convert.add_source_options", "convert pictures out --size 8"), ("show_fault", "inspect nowhere")],
 )
 def test_ctrl_c_while_options_of_a_kind_are_imported_or_a_fault_is_shown(monkeypatch, capsys, during, words):
-    """What was interrupted is not imported again."""
+    """Modules whose import was interrupted are not imported again."""
     monkeypatch.setattr(f"gdsload.tools.cli.{during}", Mock(side_effect=KeyboardInterrupt))
     assert main(words.split()) == 130
     assert capsys.readouterr().err == "stopped: by Ctrl-C\n"

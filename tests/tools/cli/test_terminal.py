@@ -1,4 +1,4 @@
-"""What commands show on a terminal."""
+"""The output of commands on a terminal."""
 
 import errno
 import io
@@ -169,7 +169,7 @@ def test_commands_do_their_work_without_streams(tmp_path, dataset, monkeypatch, 
 
 
 def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
-    """What a C library prints would be written into them."""
+    """The output of a C library would be written into them."""
     (tmp_path / "own.py").write_text(
         "import os\ndef f(sample):\n    return {'n': ' '.join(os.readlink(f'/proc/self/fd/{n}') for n in range(3))}\n"
     )

@@ -125,14 +125,14 @@ def test_exactly_the_damaged_shards_are_named_whatever_the_others_are(tmp_path_f
     tree = json.loads(said.getvalue())
     assert tree["ok"] == (not damages)
     assert {problem["file"] for problem in tree.get("problems", [])} == {str(shards[number]) for number in damages}
-    # Of flipped bytes those that lie in padding, and for which no sample stands, spoil none.
+    # Of flipped bytes those that are in padding, and for which no sample stands, spoil none.
     spoiled = {number for low, high in tree.get("spoiled_samples", []) for number in range(low, high)}
     whole = {number for number, damage in damages.items() if damage != "flipped"}
     assert whole <= spoiled <= set(damages)
 
 
 def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, cli):
-    """Behind it nobody knows the samples' numbers."""
+    """After it the samples' numbers are unknown."""
     for name in "abc":
         save_file({"b": np.zeros((5, 2), bool)}, tmp_path / f"{name}.safetensors")
     for name in "ac":

@@ -1,4 +1,4 @@
-"""A dataset whose shards lie on several drives: each is looked at, and none is taken for the folder's."""
+"""A dataset whose shards are on several drives: each is looked at, and none is taken for the folder's."""
 
 from __future__ import annotations
 

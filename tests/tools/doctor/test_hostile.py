@@ -1,4 +1,4 @@
-"""Whatever is in the files that the doctor reads: it never raises, never hangs, and prints what a terminal may get."""
+"""Hostile files that the doctor reads: it never raises, never hangs, and prints only what a terminal may get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the data lie: file systems, layers, drives, and what is said of each."""
+"""The place of the data: file systems, layers, drives, and the findings about each."""
 
 from __future__ import annotations
 
