@@ -145,17 +145,13 @@ class ParquetSource(ImageTableSource):
     """
 
     kind = "Parquet and Arrow files"
+    threads = False
     suffixes = (".parquet", ".arrow", ".feather")
 
     def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.look, self.table_form = ImageForm.of(options), TableForm.of(options)
-
-    @property
-    def threads(self) -> bool:
-        """See `Source.threads`. Images are made of one row at a time."""
-        return not self._images and not self._sounds
 
     def notes(self) -> list[str]:
         return [*self.table_form.index_notes(self._first()[0]), *super().notes()]
