@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -82,7 +83,7 @@ class StagingFolder:
         with naming(write_error, "nothing can be written there", self.folder):
             if is_there(self.folder):
                 self._check_contents()
-            make_folders(self.folder)
+            make_folders(self.folder, 0o775)  # whatever the umask: see `_check_contents`
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         try:
             self._take_lock()
@@ -97,8 +98,12 @@ class StagingFolder:
         if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             what = "what is where the conversion would grow is a symbolic link, or no folder. Nothing there was touched"
             raise OptionError(what, file=self.folder, remedy=remedy)
-        if os.stat(self.folder).st_uid != os.geteuid():
+        status = os.stat(self.folder)
+        if status.st_uid != os.geteuid():
             what = "the folder in which the conversion would grow is another user's, who could exchange its parts"
+            raise OptionError(what, file=self.folder, remedy=remedy)
+        if status.st_mode & stat.S_IWOTH:
+            what = "all users may write to the folder in which the conversion would grow, and could exchange its parts"
             raise OptionError(what, file=self.folder, remedy=remedy)
         with _looking(self.folder):
             names, foreign = self._names_and_foreign()
