@@ -260,8 +260,8 @@ def test_more_rows_than_a_table_has_bytes_for_are_refused(tmp_path, kind, column
         (path,) = tmp_path.glob("*.arrow")
     else:
         write(path, pa.table({"x": column}), kind, 900)
-    whole = path.read_bytes()
-    assert whole.count(count := np.int64(900).tobytes()) == 2
+    whole, count = path.read_bytes(), np.int64(900).tobytes()
+    assert whole.count(count) == 2
     path.write_bytes(whole.replace(count, np.int64(2**50).tobytes()))
     source = HuggingFaceSource(str(tmp_path)) if kind == "datasets" else ParquetSource(str(path))
     with pytest.raises(FormatError, match=says):
