@@ -42,6 +42,7 @@ _FILE = re.compile(
 )
 _FOLDER = re.compile(r"part-\d{6,}|ordered|\.(part-\d{6,}|ordered)\.gdsload-[0-9a-f]{12}(\.old)?")
 _NAMED = 5
+_PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,12 @@ def _read_json(path: str) -> dict[str, Any] | None:
     """
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
-            found = json.load(file)
+            pieces = list[str]()
+            while piece := file.read(_PIECE):
+                if "\0" in piece:
+                    return None  # a hole, which may be larger than the memory
+                pieces.append(piece)
+            found = json.loads("".join(pieces))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

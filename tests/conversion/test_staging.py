@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import shutil
+import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -127,6 +128,20 @@ def test_a_folder_that_all_may_write_to_is_refused_and_none_is_made(tmp_path, ar
     finally:
         os.umask(before)
     assert set(modes) == {0o775}
+
+
+def test_a_plan_with_a_hole_takes_no_memory(tmp_path, arrays):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    (stage / "lock").touch()
+    (stage / "plan.json").write_text("{")
+    os.truncate(stage / "plan.json", 2**28)
+    tracemalloc.start()
+    try:
+        assert do(arrays, tmp_path / "out").samples == ROWS
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays):
