@@ -69,6 +69,17 @@ def batches(low: int, high: int, row_bytes: int, target_bytes: int = BATCH_BYTES
     return spans(low, high, max(target_bytes // max(row_bytes, 1) // chunk, 1) * chunk)
 
 
+def refuse_promised(count: int, nbytes: int, rows: str = "rows", file: str | None = None) -> None:
+    """Refuse millions of rows that have less than a bit each, of which a file could promise any number.
+
+    Raises:
+        FormatError: if so many are promised.
+    """
+    if count > _MOST_OF_NO_BYTES and 8 * nbytes < count:
+        remedy = "Choose fields that have values: `fields=[...]`."
+        raise FormatError(f"there are {count} {rows} of no bytes, and nothing to convert", file=file, remedy=remedy)
+
+
 def row_parts(
     count: int, row_bytes: int, target_bytes: int, *, prefix: str = "rows", where: tuple[str, ...] = (), chunk: int = 1
 ) -> list[Part]:
@@ -79,9 +90,7 @@ def row_parts(
     Raises:
         FormatError: if a file promises millions of rows of no bytes.
     """
-    if not row_bytes and count > _MOST_OF_NO_BYTES:
-        remedy = "Choose fields that have values: `fields=[...]`."
-        raise FormatError(f"there are {count} {prefix} of no bytes, and nothing to convert", remedy=remedy)
+    refuse_promised(count, count * row_bytes, prefix.rpartition(", ")[2])
     target_bytes = max(target_bytes, (count // _MOST_PARTS + 1) * row_bytes)
     return [
         Part(f"{prefix} {low} to {high - 1}", (*where, low, high), high - low, (high - low) * row_bytes)

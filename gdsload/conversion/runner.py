@@ -188,7 +188,7 @@ class _Count:
 def plan(source: Any, **options: Unpack[AllKeywords]) -> ConversionPlan:
     """The plan of a conversion with these arguments, of which nothing is written; raises as `convert`."""
     given, chosen, found = _checked(source, options)
-    with first_reader(_looked_at_apart(source, found, given)) as call:
+    with first_reader(_read_apart(source, found, given)) as call:
         _, schema, parts, notes = call(looked_over, found, _schema_of(given), chosen)
     return ConversionPlan(found.kind, schema, parts, notes)
 
@@ -254,8 +254,9 @@ def _convert(source: Any, out: Place, options: Mapping[str, Any]) -> ConvertRepo
     refuse_inside(found, path, targets)
     publish_check(path, overwrite=given.get("overwrite", False), spread_over=targets)
     schema = _schema_of(given)
+    apart = _read_apart(source, found, given)
     with ExitStack() as reading:
-        call = reading.enter_context(first_reader(_looked_at_apart(source, found, given)))
+        call = reading.enter_context(first_reader(apart))
         look = call(SourceSnapshot, found)
         wanted = {
             "source": look.description,
@@ -270,7 +271,7 @@ def _convert(source: Any, out: Place, options: Mapping[str, Any]) -> ConvertRepo
                 look.source, fields, parts, _ = call(looked_over, look.source, schema, chosen)
                 stage.keep(fields, gathered(look.source, parts, fields, int(chosen.shard_bytes)))
             reading.close()
-            report = _run(look, chosen, stage, path, given)
+            report = _run(look, chosen, stage, path, given, apart=apart is not None)
             done = True
         except KeyboardInterrupt as error:
             done = _folder_at(path) != before  # it struck when the dataset was in its place
@@ -304,11 +305,10 @@ def _workers(options: ConvertKeywords) -> int:
     return len(os.sched_getaffinity(0)) if given is None else check_whole(given, "workers", 1)
 
 
-def _looked_at_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
-    """The path of a source of files that another process looks at first, as others read its samples; else None."""
-    in_threads = getattr(type(found), "threads", None) is True  # to ask the source itself may be to read its files
-    several = _workers(options) > 1 and isinstance(source, str | os.PathLike) and not in_threads
-    return path_of(found) if several or may_crash(found) else None
+def _read_apart(source: object, found: Source, options: ConvertKeywords) -> str | None:
+    """The path of a source of files that other processes read, from the first look on; else None."""
+    here = options.get("workers") == 1 or not isinstance(source, str | os.PathLike) or found.threads
+    return path_of(found) if not here or may_crash(found) else None
 
 
 def _schema_of(options: ConvertKeywords) -> Schema | None:
@@ -317,8 +317,9 @@ def _schema_of(options: ConvertKeywords) -> Schema | None:
 
 
 def _run(
-    look: SourceSnapshot, chosen: ConvertOptions, stage: StagingFolder, path: str, options: ConvertKeywords
-) -> ConvertReport:
+    look: SourceSnapshot, chosen: ConvertOptions, stage: StagingFolder, path: str, options: ConvertKeywords, *,
+    apart: bool,
+) -> ConvertReport:  # fmt: skip
     source = look.source
     schema, tasks = stage.planned or (Schema({}), [])
     stored = packed_by(schema, chosen.pack_fields)
@@ -341,7 +342,7 @@ def _run(
     try:
         try:
             room.check()
-            do_all(left, _workers(options), options.get("executor"), count.add, count.note)
+            do_all(left, _workers(options), options.get("executor"), count.add, count.note, apart=apart)
         except (FormatError, ReadError):
             look.check()  # that a file changed is what is wrong with it then
             raise

@@ -65,7 +65,8 @@ class Source(Protocol):
     """Its name for people: "image folder", "WebDataset tar files"."""
 
     threads: bool
-    """True if its samples are made without the interpreter lock, so that threads do as well as processes."""
+    """True if its samples are made without the interpreter lock, and by no library that a damaged file may crash: then
+    threads do as well as processes."""
 
     def describe(self) -> dict[str, Any]:
         """All that the result depends on, JSON-able: files with lengths and times, options. Equal: the same samples."""

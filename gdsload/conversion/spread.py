@@ -1,7 +1,7 @@
 """The tasks of a conversion, shared out to the workers; and its first look, in a process that a file may kill.
 
-A damaged file never ends the user's process where other processes read: those of several workers, and for libraries
-that are known to crash that of a single one.
+A damaged file never ends the user's process where other processes read: unless a single worker is asked for, and for
+libraries that are known to crash that one too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from gdsload.conversion.clusters import Cluster, meaning
 from gdsload.conversion.part import PartTask, convert_part
-from gdsload.conversion.source import may_crash
 from gdsload.conversion.staging import PartReport
 from gdsload.errors import FormatError, ReadError
 from gdsload.system.crew import Crew, Outcome, Work
@@ -37,6 +36,8 @@ def do_all(
     executor: Executor | Cluster | None,
     add: Callable[[PartReport], None],
     note: Callable[[int, int], None],
+    *,
+    apart: bool,
 ) -> None:
     """Have all tasks of a conversion done.
 
@@ -49,11 +50,12 @@ def do_all(
         add: called with the report of each.
         note: called now and then with the number of a task that is under way and how many samples it has by then, but
             for tasks that an executor does.
+        apart: whether other processes do them, also if there is one worker or one task.
 
     Raises:
         ReadError: if a worker was lost.
     """
-    if executor is None and (workers == 1 or len(tasks) < 2) and not (tasks and may_crash(tasks[0].source)):
+    if not tasks or (executor is None and not apart and (workers == 1 or len(tasks) < 2)):
         for one in tasks:
             add(convert_part(one, note=note))
         return

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -41,6 +42,7 @@ _FILE = re.compile(
 )
 _FOLDER = re.compile(r"part-\d{6,}|ordered|\.(part-\d{6,}|ordered)\.gdsload-[0-9a-f]{12}(\.old)?")
 _NAMED = 5
+_PIECE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class StagingFolder:
         with naming(write_error, "nothing can be written there", self.folder):
             if is_there(self.folder):
                 self._check_contents()
-            make_folders(self.folder)
+            make_folders(self.folder, 0o775)  # whatever the umask: see `_check_contents`
             self._lock = _open_itself(self._path(_LOCK), os.O_RDWR | os.O_CREAT)
         try:
             self._take_lock()
@@ -97,8 +99,12 @@ class StagingFolder:
         if os.path.islink(self.folder) or not os.path.isdir(self.folder):
             what = "what is where the conversion would grow is a symbolic link, or no folder. Nothing there was touched"
             raise OptionError(what, file=self.folder, remedy=remedy)
-        if os.stat(self.folder).st_uid != os.geteuid():
+        status = os.stat(self.folder)
+        if status.st_uid != os.geteuid():
             what = "the folder in which the conversion would grow is another user's, who could exchange its parts"
+            raise OptionError(what, file=self.folder, remedy=remedy)
+        if status.st_mode & stat.S_IWOTH:
+            what = "all users may write to the folder in which the conversion would grow, and could exchange its parts"
             raise OptionError(what, file=self.folder, remedy=remedy)
         with _looking(self.folder):
             names, foreign = self._names_and_foreign()
@@ -270,7 +276,12 @@ def _read_json(path: str) -> dict[str, Any] | None:
     """
     try:
         with _looking(path), open(path, encoding="utf-8", opener=_open_itself) as file:
-            found = json.load(file)
+            pieces = list[str]()
+            while piece := file.read(_PIECE):
+                if "\0" in piece:
+                    return None  # a hole, which may be larger than the memory
+                pieces.append(piece)
+            found = json.loads("".join(pieces))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -17,8 +17,10 @@ def fsync_path(path: str) -> None:
         close(fd)
 
 
-def make_folders(path: str) -> None:
+def make_folders(path: str, mode: int = 0o777) -> None:
     """Make a folder, and those above it that are missing; the new ones survive a power failure.
+
+    `mode` is that of the folder itself, less the umask.
 
     Raises:
         OSError: if one cannot be made.
@@ -27,7 +29,7 @@ def make_folders(path: str) -> None:
     if not os.path.isdir(above):
         make_folders(above)
     try:
-        os.mkdir(path)
+        os.mkdir(path, mode)
     except OSError:
         if not os.path.isdir(path):
             raise

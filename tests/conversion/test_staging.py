@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import shutil
+import tracemalloc
 from itertools import chain
 
 import numpy as np
@@ -109,6 +110,38 @@ def test_an_empty_folder_will_do_unless_it_is_another_users(tmp_path, arrays, mo
             do(arrays, tmp_path / "out")
     assert do(arrays, tmp_path / "out").samples == ROWS
     assert sorted(os.listdir(tmp_path)) == ["out", "x.npy"]
+
+
+def test_a_folder_that_all_may_write_to_is_refused_and_none_is_made(tmp_path, arrays):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    stage.chmod(0o777)
+    with pytest.raises(OptionError, match="all users may write to the folder .* and could exchange its parts"):
+        do(arrays, tmp_path / "out")
+    assert os.listdir(stage) == []
+    stage.rmdir()
+    modes = []
+    before = os.umask(0)
+    try:
+        noted = {"progress": lambda *_: modes.append(stage.stat().st_mode & 0o777)}
+        gdsload.convert(arrays, tmp_path / "out", workers=1, **noted)
+    finally:
+        os.umask(before)
+    assert set(modes) == {0o775}
+
+
+def test_a_plan_with_a_hole_takes_no_memory(tmp_path, arrays):
+    stage = tmp_path / ".out.gdsload-convert"
+    stage.mkdir()
+    (stage / "lock").touch()
+    (stage / "plan.json").write_text("{")
+    os.truncate(stage / "plan.json", 2**28)
+    tracemalloc.start()
+    try:
+        assert do(arrays, tmp_path / "out").samples == ROWS
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_folder_that_a_killed_conversion_has_left_is_its_own(tmp_path, arrays):

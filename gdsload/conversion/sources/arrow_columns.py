@@ -39,14 +39,16 @@ def table_items(table: Any, leaves: Sequence[Leaf], first_row: int, file: str) -
     yield from row_items(first_row, table.num_rows, made)
 
 
-def validate(table: Any, file: str) -> None:
+def validate(table: Any, file: str, *, full: bool = True) -> None:
     """Refuse a table whose offsets or indices lead out of it: Arrow believes what a file says until it is asked.
+
+    Without `full` only lengths and the outermost offsets are looked at, at once: those that `nbytes` depends on.
 
     Raises:
         FormatError: if there are such, or texts that are not UTF-8.
     """
     with reading("the table is damaged", file, need("pyarrow").ArrowException):
-        table.validate(full=True)
+        table.validate(full=full)
 
 
 def leaf_array(table: Any, leaf: Leaf) -> Any:

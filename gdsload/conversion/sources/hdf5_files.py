@@ -198,7 +198,7 @@ def _check(name: str, field: Any, file: str) -> None:
 
 
 def _row_bytes(fields: dict[str, Any]) -> int:
-    found = 1
+    found = 0
     for field in fields.values():
         found += int(field.nbytes) // max(len(field), 1) if field.dtype.kind != "O" else _VARYING_BYTES
     return found

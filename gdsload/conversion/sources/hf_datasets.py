@@ -11,7 +11,7 @@ from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
 from gdsload.conversion.row_source import USUAL_BYTES, batches, filled, row_parts
 from gdsload.conversion.source import Item, Part
-from gdsload.conversion.sources.arrow_columns import ImageColumns, image_columns, sound_columns
+from gdsload.conversion.sources.arrow_columns import ImageColumns, image_columns, sound_columns, validate
 from gdsload.conversion.sources.arrow_types import Leaf, TableForm
 from gdsload.conversion.sources.extras import need
 from gdsload.conversion.sources.parquet_files import ImageTableSource, TableFileOptions
@@ -74,6 +74,7 @@ class HuggingFaceSource(ImageTableSource):
 
     def parts(self, target_bytes: int) -> list[Part]:
         dataset = self._open()
+        validate(dataset.data, self.path, full=False)
         return filled(row_parts(len(dataset), _row_bytes(dataset), target_bytes), "row", self.path)
 
     def read(self, part: Part) -> Iterator[Item]:
@@ -141,4 +142,4 @@ def _row_bytes(dataset: Any) -> int:
     """Bytes of a row of the table, before any choice of rows (`select`) that was saved with it; or of its image."""
     if image_columns(dataset.features.arrow_schema):
         return USUAL_BYTES  # the table may have but the path of its file
-    return max(int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1), 1)
+    return -(-int(dataset.data.nbytes) // max(int(dataset.data.num_rows), 1))  # 0 only for no bytes at all

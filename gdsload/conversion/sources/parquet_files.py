@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from gdsload.conversion.input_files import SourceFiles, open_file, stamps
 from gdsload.conversion.reasons import reading
-from gdsload.conversion.row_source import BATCH_BYTES, filled
+from gdsload.conversion.row_source import BATCH_BYTES, filled, refuse_promised
 from gdsload.conversion.source import Item, Part
 from gdsload.conversion.sources.arrow_columns import (
     ImageColumns,
@@ -20,6 +20,7 @@ from gdsload.conversion.sources.arrow_columns import (
     image_columns,
     image_modes,
     sound_columns,
+    validate,
 )
 from gdsload.conversion.sources.arrow_types import ColumnOptions, Leaf, TableForm, TableSource, units_of
 from gdsload.conversion.sources.extras import need
@@ -145,17 +146,13 @@ class ParquetSource(ImageTableSource):
     """
 
     kind = "Parquet and Arrow files"
+    threads = False
     suffixes = (".parquet", ".arrow", ".feather")
 
     def __init__(self, path: str, **options: Unpack[TableFileOptions]) -> None:
         self.path = path
         self.files = SourceFiles.of(path, options)
         self.look, self.table_form = ImageForm.of(options), TableForm.of(options)
-
-    @property
-    def threads(self) -> bool:
-        """See `Source.threads`. Images are made of one row at a time."""
-        return not self._images and not self._sounds
 
     def notes(self) -> list[str]:
         return [*self.table_form.index_notes(self._first()[0]), *super().notes()]
@@ -191,7 +188,11 @@ class ParquetSource(ImageTableSource):
             leaves = self._columns(table, file, partition)
             images = ImageColumns(self._schema(table, file), leaves, self.form, file)
             columns = [name for name in dict.fromkeys(leaf.path[0] for leaf in leaves) if name not in partition]
+            begin, nbytes = row, 0
             for batch in _batches_of(table, low, high, columns):
+                validate(batch, file, full=False)
+                nbytes += batch.nbytes
+                refuse_promised(row + batch.num_rows - begin, nbytes, file=file)
                 step = max(BATCH_BYTES // max(batch.nbytes // max(batch.num_rows, 1), 1), 1)
                 for first in range(0, batch.num_rows, step):
                     yield from images.items(with_partition(batch.slice(first, step), partition), row + first)

@@ -93,7 +93,7 @@ class AudioFolderSource(FieldChoice, FileSource):
     """
 
     kind = "audio files"
-    threads = True
+    threads = False
     suffixes = SOUNDS
     decisive = ("keep_encoded", "with_key", "dtype")
 

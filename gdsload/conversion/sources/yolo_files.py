@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NoReturn, Unpack
 
@@ -287,12 +287,19 @@ class YoloSource(ImageSource):
         names = [name for name in files if os.path.splitext(name)[0] in ("data", "dataset")] or files
         if len(names) > 1:
             raise FormatError(f"it has several YAML files: {', '.join(names)[:200]}", file=self.base)
-        file, yaml = self.files.inside(self.base, names[0]), need("yaml", file=self.base)
-        with reading("it is no YAML", file, yaml.YAMLError, RecursionError, ValueError):
-            found = yaml.load(text_of(file), Loader=yaml.BaseLoader)
-        if not isinstance(found, dict):
-            raise FormatError("it is no YAML file of a dataset", file=file)
-        return found
+        file = self.files.inside(self.base, names[0])
+        return _loaded(file, str(stamps([file])))
+
+
+@lru_cache(maxsize=1)
+def _loaded(file: str, _stamp: str) -> dict[str, Any]:
+    """The content of a YAML file, read once for all parts and labels: where it has many names, it takes long."""
+    yaml = need("yaml", file=file)
+    with reading("it is no YAML", file, yaml.YAMLError, RecursionError, ValueError):
+        found = yaml.load(text_of(file), Loader=yaml.BaseLoader)
+    if not isinstance(found, dict):
+        raise FormatError("it is no YAML file of a dataset", file=file)
+    return found
 
 
 def text_of(file: str) -> str:

@@ -56,7 +56,7 @@ class ZarrSource(FieldChoice, FileSource):
     """
 
     kind = "Zarr arrays"
-    threads = True
+    threads = False
     decisive = ("unpack",)
 
     def __init__(self, path: str, *, unpack: bool = False, **files: Unpack[FileOptions]) -> None:

@@ -129,6 +129,13 @@ def test_what_is_beside_the_fields_that_are_wanted_does_not_matter(tmp_path):
         source.parts(1)
 
 
+def test_rows_of_no_bytes_are_refused(tmp_path):
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file.create_dataset("x", (2**40, 0), "f4", chunks=(1024, 1), maxshape=(None, None))
+    with pytest.raises(FormatError, match="rows of no bytes"):
+        Hdf5Source(str(tmp_path / "t.h5")).parts(2**20)
+
+
 def test_netcdf_3_is_named(tmp_path):
     (tmp_path / "x.nc").write_bytes(b"CDF\1" + bytes(28))
     with pytest.raises(FormatError, match="a file of netCDF 3, which is not HDF5.*nccopy -k netCDF-4 /"):

@@ -6,7 +6,7 @@ import pytest
 
 import gdsload
 from gdsload.conversion.runner import plan
-from gdsload.errors import FormatError
+from gdsload.errors import FormatError, ReadError
 
 
 @pytest.mark.slow
@@ -33,6 +33,39 @@ def test_a_file_that_ends_its_reader_at_the_first_look_is_an_error(tmp_path, mon
     assert apart.notes == plan(tmp_path / "in", kind=kind, workers=2).notes == alone.notes
     assert "1 file or folder is passed over" in alone.notes[-1]
     assert gdsload.ShardDataset(apart.path).digest == gdsload.ShardDataset(alone.path).digest
+
+
+_DIES_IN_ITS_SECOND_PROCESS = """
+import importlib, os, sys
+mark = os.path.join(os.path.dirname(__file__), "seen")
+if os.path.exists(mark):
+    os.abort()
+open(mark, "x").close()
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules[__name__]
+importlib.import_module(__name__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "library"),
+    [("parquet", "pyarrow"), ("hdf5", "h5py"), ("images", "PIL"), ("audio", "soundfile"), ("zarr", "zarr")],
+)
+def test_a_file_that_ends_its_reader_after_the_first_look_is_an_error(
+    tmp_path, monkeypatch, make_source, kind, library
+):
+    """Also where there is but one part, and where threads would do as well."""
+    pytest.importorskip(library)
+    make_source(kind, tmp_path / "in")
+    (tmp_path / "crashing").mkdir()
+    (tmp_path / "crashing" / f"{library}.py").write_text(_DIES_IN_ITS_SECOND_PROCESS)
+    monkeypatch.syspath_prepend(tmp_path / "crashing")
+    with pytest.raises(ReadError, match=r"a worker was lost: .*signal 6 \(SIGABRT\), in .*"):
+        gdsload.convert(tmp_path / "in", tmp_path / "out", kind=kind, workers=2)
+    assert (tmp_path / "crashing" / "seen").exists()
+    monkeypatch.undo()
+    assert len(gdsload.ShardDataset(gdsload.convert(tmp_path / "in", tmp_path / "out", kind=kind, workers=2).path))
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "mat"])

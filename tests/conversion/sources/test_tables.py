@@ -41,13 +41,13 @@ def table():
     })  # fmt: skip
 
 
-def write(path, found, kind):
+def write(path, found, kind, rows=10):
     if kind == "parquet":
         pq.write_table(found, path, row_group_size=10)
     else:
         new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
         with pa.OSFile(str(path), "wb") as out, new(out, found.schema) as writer:
-            writer.write_table(found, max_chunksize=10)
+            writer.write_table(found, max_chunksize=rows)
     return str(path)
 
 
@@ -242,6 +242,30 @@ def test_spoiled_offsets_never_lead_out_of_the_table(tmp_path, kind, name):
     path.write_bytes(whole.replace(edge, edge[:4] + np.int32(2**30).tobytes()))
     with pytest.raises(FormatError, match="is damaged"):
         rows_of(ParquetSource(str(path)))
+
+
+@pytest.mark.parametrize("kind", ["file", "stream", "datasets"])
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (pa.array([[]] * 900, pa.list_(pa.int8(), 0)), "rows of no bytes"),
+        (pa.array([[1, 2]] * 900, pa.list_(pa.int8())), "is damaged"),
+    ],
+)
+def test_more_rows_than_a_table_has_bytes_for_are_refused(tmp_path, kind, column, says):
+    """Arrow would count the bytes of lists whose offsets are nowhere in memory."""
+    path = tmp_path / "t.arrow"
+    if kind == "datasets":
+        hf.Dataset(pa.table({"x": column})).save_to_disk(tmp_path)
+        (path,) = tmp_path.glob("*.arrow")
+    else:
+        write(path, pa.table({"x": column}), kind, 900)
+    whole, count = path.read_bytes(), np.int64(900).tobytes()
+    assert whole.count(count) == 2
+    path.write_bytes(whole.replace(count, np.int64(2**50).tobytes()))
+    source = HuggingFaceSource(str(tmp_path)) if kind == "datasets" else ParquetSource(str(path))
+    with pytest.raises(FormatError, match=says):
+        rows_of(source)
 
 
 def test_equals_what_datasets_reads(tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import yaml as yaml_library
 from PIL import Image
 
 import gdsload
@@ -26,6 +27,17 @@ def put(root, images=(), texts=(), yaml=None):
     if yaml is not None:
         (root / "data.yaml").write_text(yaml)
     return root
+
+
+def test_the_yaml_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    put(tmp_path / "in", ["images/1.png"], ["labels/1.txt"], "names: [cat]\ntrain: images\n")
+    calls, load = [], yaml_library.load
+    monkeypatch.setattr(yaml_library, "load", lambda *given, **options: calls.append(1) or load(*given, **options))
+    gdsload.convert(tmp_path / "in", tmp_path / "out", kind="yolo", workers=1)
+    assert len(calls) == 1
+    (tmp_path / "in" / "data.yaml").write_text("names: [dog, cat]\ntrain: images\n")
+    gdsload.convert(tmp_path / "in", tmp_path / "new", kind="yolo", workers=1)
+    assert gdsload.ShardDataset(tmp_path / "new").metadata["classes"] == {"labels": ["dog", "cat"]}
 
 
 @pytest.mark.parametrize("yaml", ["names: {0: cat, 1: dog}\n", None])
