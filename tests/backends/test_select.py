@@ -141,7 +141,7 @@ def test_gds_is_for_datasets_that_all_drives_of_can_be_read_by_it(answers, expec
 
 
 def open_own(request, files, _found):
-    return one_way(GdsBackend(files, request.device, engine=Engine), "own", "given", "by an engine of its own")
+    return one_way(GdsBackend(files, request.device, engine=Engine), "own", "given", "by another engine")
 
 
 OWN = BackendRow(GdsBackend, True, open_own)
@@ -155,7 +155,7 @@ def test_a_backend_of_another_library_is_checked_and_opened_as_it_says(choosing,
     assert not reads_in_place(BackendRequest(OWN, GPU), mapped=True)
     chosen = choosing(BackendRequest(OWN, GPU), files)
     assert type(chosen.backend.engine) is Engine
-    assert chosen.answer() == "own: every byte reaches the GPU by an engine of its own"
+    assert chosen.answer() == "own: every byte reaches the GPU by another engine"
 
 
 # --- what will be chosen ---

@@ -159,7 +159,7 @@ class Wrong(gdsload.DataLoader):
 
     def state_dict(self):
         state = super().state_dict()
-        if self.mistake == "one batch behind" and state["position"]:
+        if self.mistake == "one batch late" and state["position"]:
             state["position"] -= 100
         if self.mistake == "no JSON":
             state["position"] = np.int64(state["position"])
@@ -167,7 +167,7 @@ class Wrong(gdsload.DataLoader):
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        if self.mistake == "starts anew":
+        if self.mistake == "starts again":
             self.set_epoch(5)
             self.set_epoch(0)
 
@@ -179,7 +179,7 @@ class TestResumesEverywhere:
     @pytest.mark.parametrize(
         ("mistake", "error", "says"),
         [
-            *[(one, AssertionError, "resumed|batches|state") for one in ("one batch behind", "starts anew")],
+            *[(one, AssertionError, "resumed|batches|state") for one in ("one batch late", "starts again")],
             ("announces too many", AssertionError, "batches were announced"),
             ("no JSON", TypeError, "not JSON serializable"),
         ],

@@ -311,6 +311,6 @@ def _rounded(name: str, cell: str, where: str) -> FormatError:
 def missing_among_numbers(cells: Any) -> str | None:
     """A cell that others write for a missing value, if all else in the column are numbers; None if it is not so."""
     texts = cells.to_pylist()
-    odd = [text for text in texts if text.strip().lower() in _MISSING]
-    others = need("pyarrow").array([text for text in texts if text not in odd], "string")
-    return odd[0] if odd and len(others) and number_type(others) else None
+    odd = next((text for text in texts if text.strip().lower() in _MISSING), None)
+    others = [text for text in texts if text.strip().lower() not in _MISSING]
+    return odd if odd and others and number_type(need("pyarrow").array(others, "string")) else None

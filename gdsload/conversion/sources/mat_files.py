@@ -130,9 +130,8 @@ class MatSource(FieldChoice, FileSource):
 def _refuse_row_vectors(arrays: Mapping[str, NDArray[Any]], file: str) -> None:
     """Refuse labels that are a row, 1 × N, beside variables of N rows."""
     lengths = {len(array) for array in arrays.values() if array.ndim}
-    rows = [
-        name for name, array in arrays.items() if array.shape[:1] == (1,) and array.shape[1:] in {(n,) for n in lengths}
-    ]
+    row_vectors = {(1, length) for length in lengths}
+    rows = [name for name, array in arrays.items() if array.shape in row_vectors]
     if rows and len(lengths) > 1:
         raise FormatError(
             f"variable {rows[0]!r} is a row of {arrays[rows[0]].size} values, as many as other variables have rows",
