@@ -42,7 +42,7 @@ MOST = {
     "lines in gdsload": 53_000,
     "lines in tests": 56_200,
     "keywords of DataLoader": 28,
-    "classes in loader, engine and backends": 152,
+    "classes in loader, engine, backends and kernels": 152,
     "pools of threads": 1,
     "futures": 1,
     "bytes of CHANGELOG.md": 6_000,
@@ -50,7 +50,7 @@ MOST = {
 """The counts of today, lines rounded up to hundreds. Lower a maximum when its count falls. Before one is raised, what
 is new has to be worth more than anything that could go for it; the commit says what it is. The changelog has one page
 until the first release."""
-ROOMS = ("loader", "engine", "backends")
+ROOMS = ("loader", "engine", "backends", "kernels")
 EXECUTORS = frozenset({"Executor", "ProcessPoolExecutor", "ThreadPoolExecutor"})
 WAITED_FOR = frozenset({"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue"})
 
@@ -268,7 +268,7 @@ def counts(root: Path, sources: list[Source]) -> list[Count]:
         Count("lines in gdsload", PACKAGE, _lines(package)),
         Count("lines in tests", "tests", _lines(tests)),
         Count("keywords of DataLoader", PACKAGE, sum(map(_keywords, rooms))),
-        Count("classes in loader, engine and backends", PACKAGE, len(_classes(rooms))),
+        Count("classes in loader, engine, backends and kernels", PACKAGE, len(_classes(rooms))),
         Count("pools of threads", PACKAGE, len(pools), pools),
         Count("futures", PACKAGE, len(futures), futures),
         Count("bytes of CHANGELOG.md", "CHANGELOG.md", changelog.stat().st_size if changelog.is_file() else 0),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import xxhash
 
-from gdsload.engine.gpu.checksums import queue_checksums
+from gdsload.kernels.checksums import queue_checksums
 from gdsload.shards.format.checksum import BLOCK_BYTES
 
 _SIZES = (2**20, 2**23, 2**26, 2**29, 2**32)

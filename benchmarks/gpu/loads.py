@@ -14,8 +14,8 @@ from gdsload.backends.base import Backend
 from gdsload.backends.bounce.bounce import BounceBackend
 from gdsload.backends.gds.gds import GdsBackend
 from gdsload.backends.mapped import MappedBackend
-from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.gpu.kernels import Grid
+from gdsload.kernels.gather_device import DeviceGather
+from gdsload.kernels.launch import Grid
 from gdsload.shards.reads import Extents
 from gdsload.system.streams import DeviceBytes, side_stream
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu.data import ROW_BYTES, Data
 from benchmarks.gpu.overlap import Compute
 from gdsload.backends.mapped import MappedBackend
-from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.kernels.gather_device import DeviceGather
 from gdsload.system.streams import side_stream
 
 __all__ = ["CHOICES", "Ownership"]

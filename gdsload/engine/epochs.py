@@ -7,7 +7,6 @@ from functools import partial
 
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import BatchMaker
-from gdsload.engine.gpu import position_kernels
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.limits import MOST_BATCHES, Limits, Runner, gatherers
@@ -17,6 +16,7 @@ from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.window_source import WindowSource
+from gdsload.kernels import position_kernels
 
 _IN_VRAM = Runner(threads=0, most_groups=1, at_once=True)
 _SYNCHRONOUS = Runner(threads=0, most_groups=1, most_batches=1)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, PendingRead, joined
+from gdsload.backends.checked import Checked
 from gdsload.engine.assemble import Batch, BatchMaker
 from gdsload.engine.batch_source import PendingBatches, Ready
-from gdsload.engine.checked import Checked
 from gdsload.engine.lane_windows import LaneWindows
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
 from gdsload.engine.runs import runs_of

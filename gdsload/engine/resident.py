@@ -21,17 +21,17 @@ from gdsload.backends.base import Backend, ShardAddresses
 from gdsload.engine.assemble import Batch, BatchForm
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.batch_memory import batch_tensors
-from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import (
+from gdsload.engine.runs import lie_in_runs
+from gdsload.engine.steps import Job, Ordered
+from gdsload.kernels.block_ids import BlockIds
+from gdsload.kernels.gather_positions import (
     DeviceRows,
     PositionBatch,
     PositionGather,
     compile_gather,
     rows_in_shards,
 )
-from gdsload.engine.gpu.kernels import prepare
-from gdsload.engine.runs import lie_in_runs
-from gdsload.engine.steps import Job, Ordered
+from gdsload.kernels.launch import prepare
 from gdsload.order import BlockOrder, FullOrder, SequentialOrder
 from gdsload.system.arrays import IntArray, array_of
 from gdsload.system.copies import LONG_BYTES, copies_scattered_runs

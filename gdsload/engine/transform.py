@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gdsload.engine.gpu.fused_transforms import fuse
+from gdsload.kernels.fused_transforms import fuse
 from gdsload.transforms import Compose
 
 

@@ -14,13 +14,13 @@ import torch
 from gdsload.backends.base import Backend
 from gdsload.engine.assemble import Batch
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.gpu.block_ids import BlockIds
-from gdsload.engine.gpu.gather_positions import DeviceRows, PositionGather, word_of
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.loaded_rows import RowMap, Slices
 from gdsload.engine.resident import evaluated_by_gpu, filled, in_parts, makes_plain_rows
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
+from gdsload.kernels.block_ids import BlockIds
+from gdsload.kernels.gather_positions import DeviceRows, PositionGather, word_of
 from gdsload.order import BlockOrder, Schedule
 from gdsload.system.streams import on
 

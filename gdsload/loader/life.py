@@ -18,7 +18,6 @@ from gdsload.backends.select import expected
 from gdsload.engine.assemble import BatchForm, BatchMaker
 from gdsload.engine.epochs import prefetch
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.gpu.kernels import can_launch, prepare
 from gdsload.engine.gpu.stream_clock import StreamClock
 from gdsload.engine.prefetch import Prefetcher
 from gdsload.engine.sample_transform import SampleTransform
@@ -26,6 +25,7 @@ from gdsload.engine.stats import LoaderStats
 from gdsload.engine.steps import Job
 from gdsload.engine.transform import DeviceTransform
 from gdsload.errors import LoaderClosedError, OptionError
+from gdsload.kernels.launch import can_launch, prepare
 from gdsload.loader.batch_fields import image_draws
 from gdsload.loader.budgets import limits_of
 from gdsload.loader.diagnosis import ENOUGH_BATCHES, Diagnosis, diagnosed

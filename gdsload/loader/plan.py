@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from gdsload.backends.checked import SAMPLED
 from gdsload.backends.choices import requested
 from gdsload.backends.request import BackendRequest, Placement
 from gdsload.backends.select import preflight, reads_in_place
 from gdsload.engine.assemble import BatchForm
-from gdsload.engine.checked import SAMPLED
-from gdsload.engine.gpu.kernels import can_launch
 from gdsload.errors import BackendUnavailableError, OptionError
+from gdsload.kernels.launch import can_launch
 from gdsload.loader.batch_fields import (
     batch_form,
     decoded_fields,

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from gdsload.backends.base import Backend, TierStatus
+from gdsload.backends.checked import Checked
 from gdsload.backends.keep import AT_ONCE, AT_ONCE_BESIDE_DECODING, default_register_bytes
 from gdsload.backends.request import BackendRequest, OpenedBackend
 from gdsload.backends.select import choose
 from gdsload.backends.tiers.tiered import Tiered
 from gdsload.backends.tiers.vram import VramTier
 from gdsload.engine.assemble import Assembler, BatchMaker
-from gdsload.engine.checked import Checked
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
 from gdsload.engine.gpu.device_queue import DeviceQueue
 from gdsload.engine.images.kept import Keep

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from gdsload.engine.assemble import Assembler
-from gdsload.engine.gpu import shared_tensors
-from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.steps import Ordered
+from gdsload.kernels import shared_tensors
+from gdsload.kernels.block_ids import BlockIds
 from gdsload.system.copies import copy_to
 from gdsload.system.memory import BatchPool, memory_at
 

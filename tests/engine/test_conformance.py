@@ -12,14 +12,14 @@ from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.engine import resident, resident_source, window_source
 from gdsload.engine.assemble import Assembler
-from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_pieces import table_of
-from gdsload.engine.gpu.position_kernels import WORDS
 from gdsload.engine.landed import LandedSource
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import ResidentSource, VramSource
 from gdsload.engine.stats import LoaderStats
 from gdsload.engine.window_source import WindowSource
+from gdsload.kernels import gather_positions
+from gdsload.kernels.gather_pieces import table_of
+from gdsload.kernels.position_kernels import WORDS
 from gdsload.shards.gather_host import gather_rows
 from gdsload.system.memory import BatchPool, address_of
 from gdsload.testing import RecordingBackend

@@ -11,12 +11,13 @@ import torch
 from gdsload import BlockShuffle, Bounce, DataLoader, Memory
 from gdsload.backends.bounce import copier
 from gdsload.engine import resident_source
-from gdsload.engine.gpu import assemble_device, batch_memory, device_queue, gather_positions
+from gdsload.engine.gpu import assemble_device, batch_memory, device_queue
 from gdsload.engine.gpu.assemble_device import DeviceAssembler
-from gdsload.engine.gpu.gather_positions import PositionGather
 from gdsload.engine.resident import ResidentGather
 from gdsload.engine.resident_source import VramSource
 from gdsload.engine.window_source import WindowSource
+from gdsload.kernels import gather_positions
+from gdsload.kernels.gather_positions import PositionGather
 from gdsload.system import streams
 from gdsload.system.pool import Future
 from tests.engine.on_host import Past

@@ -143,7 +143,7 @@ def test_counts_and_what_is_more_than_the_maximum(tmp_path: Path, monkeypatch: p
         "lines in gdsload": 2 * (POOLS + FUTURES).count("\n") + 2,
         "lines in tests": 1,
         "keywords of DataLoader": 3,
-        "classes in loader, engine and backends": 1,
+        "classes in loader, engine, backends and kernels": 1,
         "pools of threads": 4,
         "futures": 3,
         "bytes of CHANGELOG.md": 3,

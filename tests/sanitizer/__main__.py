@@ -42,9 +42,7 @@ TESTS = re.compile(r"^(?:\d+ \w+(?:, )?)+ in [\d.]+s.*$", re.MULTILINE)
 def kernels() -> list[str]:
     """The names of gdsload's kernels."""
     found = re.compile(r"__global__ void LAYOUT (\w+)\(")
-    return sorted(
-        {name for path in (ROOT / "gdsload/engine/gpu").glob("*.py") for name in found.findall(path.read_text())}
-    )
+    return sorted({name for path in (ROOT / "gdsload").rglob("*.py") for name in found.findall(path.read_text())})
 
 
 def build(folder: Path) -> Path:

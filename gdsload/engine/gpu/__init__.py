@@ -1,1 +1,1 @@
-"""Batches that the GPU makes by itself: its kernels, and the code that launches them."""
+"""Batches that are made on a GPU: the maker of batches, decoded images, queues and streams."""

@@ -14,13 +14,13 @@ from gdsload.engine.codecs import FieldCodec
 from gdsload.engine.gpu.batch_memory import batch_tensors
 from gdsload.engine.gpu.decode_images import DeviceImages
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.gpu.gather_positions import Tensors
 from gdsload.engine.gpu.jpeg_decoders import best_jpeg_decoder
 from gdsload.engine.gpu.kept_images import DeviceKeptImages
 from gdsload.engine.group_lengths import GroupLengths, padded_pieces
 from gdsload.engine.images.kept import Keep, as_kept
 from gdsload.engine.loaded_rows import Slices
+from gdsload.kernels.gather_device import DeviceGather
+from gdsload.kernels.gather_positions import Tensors
 from gdsload.shards.format.schema import Field
 from gdsload.shards.gather_host import gather_pieces
 from gdsload.shards.values import torch_dtype

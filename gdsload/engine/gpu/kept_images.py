@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from gdsload.engine.gpu.device_queue import to_its_end
-from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.images.decode import HostImages, ImageBatch
 from gdsload.engine.images.kept import Keep, KeptImages
+from gdsload.kernels.gather_device import DeviceGather
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import room_for, side_stream
 from gdsload.transforms import DecodeImage

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gdsload.engine.gpu import kernels
-from gdsload.engine.gpu.fused_transforms import STORES
-from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, launch
 from gdsload.engine.gpu.pixels import Pixels
 from gdsload.engine.images.frames import FRAME_WORDS, Frame
 from gdsload.engine.images.resample import put_normalized, resampled
+from gdsload.kernels import launch as kernels
+from gdsload.kernels.fused_transforms import STORES
+from gdsload.kernels.launch import IN_VRAM, can_launch, launch
 from gdsload.system.arrays import IntArray
 
 _MOST_PIXELS = 2**31

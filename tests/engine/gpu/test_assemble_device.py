@@ -15,8 +15,8 @@ from gdsload.engine.assemble import BatchForm
 from gdsload.engine.codecs import codecs_of
 from gdsload.engine.gpu import assemble_device, device_queue
 from gdsload.engine.gpu.device_queue import DeviceQueue
-from gdsload.engine.gpu.gather_device import DeviceGather
 from gdsload.engine.loaded_rows import LoadedRows, RowMap, RowSlice, Slices
+from gdsload.kernels.gather_device import DeviceGather
 from gdsload.shards.format.schema import Schema
 from gdsload.shards.format.stored import StoredSchema
 from gdsload.system.pool import done

@@ -6,8 +6,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gdsload.engine.gpu import gather_positions
-from gdsload.engine.gpu.gather_positions import (
+from gdsload.kernels import gather_positions
+from gdsload.kernels.gather_positions import (
     PART,
     PositionBatch,
     PositionGather,
@@ -15,8 +15,8 @@ from gdsload.engine.gpu.gather_positions import (
     tile_of,
     word_of,
 )
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP
-from gdsload.engine.gpu.position_kernels import MOST_BATCHES
+from gdsload.kernels.launch import IN_VRAM, OVER_PCIE, WARP
+from gdsload.kernels.position_kernels import MOST_BATCHES
 from tests.engine.on_host import tensors_on_host
 
 SHAPES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine.gpu import kernels
+from gdsload.kernels import launch as kernels
 from tests.pools import no_threads
 
 

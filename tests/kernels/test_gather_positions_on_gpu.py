@@ -7,13 +7,13 @@ from torch.nn.functional import pad
 from torch.utils.data import ConcatDataset, Subset
 
 from gdsload import BlockShuffle, DataLoader, Field, ShardDataset, ShardWriter
-from gdsload.engine.gpu.gather_positions import PositionBatch, PositionGather, rows_in_shards
-from gdsload.engine.gpu.position_kernels import MOST_BATCHES
+from gdsload.kernels.gather_positions import PositionBatch, PositionGather, rows_in_shards
+from gdsload.kernels.position_kernels import MOST_BATCHES
 from gdsload.order import FullOrder
 from gdsload.system.copies import copies_scattered_runs
 from gdsload.system.driver import Driver
 from gdsload.testing import assert_resumes_everywhere
-from tests.engine.gpu.test_gather_positions import sort_rows
+from tests.kernels.test_gather_positions import sort_rows
 from tests.on_gpu import check_as_on_cpu, epoch_prints
 
 pytestmark = pytest.mark.cuda

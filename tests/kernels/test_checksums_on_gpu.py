@@ -20,7 +20,7 @@ def memory():
 
 
 def check(memory, starts, nbytes):
-    from gdsload.engine.gpu.checksums import queue_checksums
+    from gdsload.kernels.checksums import queue_checksums
 
     data, there = memory
     made = queue_checksums(there.data_ptr() + starts, nbytes, DEVICE).cpu().numpy().view(np.uint64)

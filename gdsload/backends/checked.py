@@ -24,8 +24,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from gdsload.backends.base import Backend, Both, Destination, PendingRead, ShardAddresses
-from gdsload.engine.gpu.checksums import queue_checksums
 from gdsload.errors import ChecksumError, OptionError, Problem
+from gdsload.kernels.checksums import queue_checksums
 from gdsload.order.hashing import Purpose, derive_key, hash_into
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.format.shard import OFFSETS_PREFIX

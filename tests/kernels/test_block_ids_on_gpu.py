@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine.gpu.block_ids import BlockIds
 from gdsload.engine.steps import Ordered
+from gdsload.kernels.block_ids import BlockIds
 from gdsload.order import BlockOrder, Schedule
 
 pytestmark = pytest.mark.cuda

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
+from gdsload.kernels.launch import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch
 from gdsload.system.arrays import IntArray
 
 _PIECES = r"""

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.kernels import Grid, kernel, launch
-from gdsload.engine.gpu.position_kernels import PERMUTATION
-from gdsload.engine.gpu.shared_tensors import SharedTensors
+from gdsload.kernels.launch import Grid, kernel, launch
+from gdsload.kernels.position_kernels import PERMUTATION
+from gdsload.kernels.shared_tensors import SharedTensors
 from gdsload.order import BlockOrder, Schedule
 from gdsload.order.permutation import EXACT_LIMIT
 from gdsload.system.streams import on, side_stream

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine.gpu.gather_device import DeviceGather
-from gdsload.engine.gpu.kernels import can_launch
+from gdsload.kernels.gather_device import DeviceGather
+from gdsload.kernels.launch import can_launch
 from gdsload.system.driver import BATCH_CALLS, driver
 from gdsload.system.streams import DeviceBytes, allocate, free, register_host, unregister_host
 

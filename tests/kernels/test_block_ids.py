@@ -1,6 +1,6 @@
 """Ids of block-shuffled batches, with the kernels played by the host: who gets which tables, and when they are made.
 
-That the kernels themselves are the host's order is tested on a GPU (tests/engine/gpu/test_block_ids_on_gpu.py).
+That the kernels themselves are the host's order is tested on a GPU (tests/kernels/test_block_ids_on_gpu.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gdsload.engine.gpu import block_ids, shared_tensors
-from gdsload.engine.gpu.block_ids import MOST_WINDOWS, BlockIds
 from gdsload.engine.steps import Ordered
+from gdsload.kernels import block_ids, shared_tensors
+from gdsload.kernels.block_ids import MOST_WINDOWS, BlockIds
 from gdsload.order import BlockOrder, Purpose, Schedule, derive_key, feistel
 from gdsload.order.hashing import hash_into
 from gdsload.order.permutation import EXACT_LIMIT, exact_table

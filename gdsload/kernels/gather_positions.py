@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
-from gdsload.engine.gpu.position_kernels import MOST_BATCHES, SOURCES, WORDS
-from gdsload.engine.gpu.shared_tensors import SharedTensors
+from gdsload.kernels.gather_pieces import as_pieces, compile_pieces, queue_pieces
+from gdsload.kernels.launch import IN_VRAM, OVER_PCIE, WARP, Grid, kernel, launch, word_in
+from gdsload.kernels.position_kernels import MOST_BATCHES, SOURCES, WORDS
+from gdsload.kernels.shared_tensors import SharedTensors
 from gdsload.system.arrays import IntArray
 from gdsload.system.streams import on, side_stream
 

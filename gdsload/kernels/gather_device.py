@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gdsload.engine.gpu.gather_pieces import as_pieces, compile_pieces, queue_pieces, table_of
-from gdsload.engine.gpu.kernels import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, prepared, word_in
+from gdsload.kernels.gather_pieces import as_pieces, compile_pieces, queue_pieces, table_of
+from gdsload.kernels.launch import IN_VRAM, OVER_PCIE, Grid, can_launch, kernel, launch, prepare, prepared, word_in
 from gdsload.shards.gather_host import cut_runs, run_starts, unit_of
 from gdsload.system.arrays import IntArray, unique
 from gdsload.system.copies import LONG_BYTES, SHORT_BYTES, copies_scattered_runs, copy_to

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.kernels import IN_VRAM, can_launch, kernel, launch
+from gdsload.kernels.launch import IN_VRAM, can_launch, kernel, launch
 from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
 from gdsload.transforms.fields import height_and_width
 

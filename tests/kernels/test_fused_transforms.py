@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gdsload import OptionError
-from gdsload.engine.gpu import fused_transforms
-from gdsload.engine.gpu.fused_transforms import FusedTransforms, fuse
+from gdsload.kernels import fused_transforms
+from gdsload.kernels.fused_transforms import FusedTransforms, fuse
 from gdsload.transforms import CenterCrop, ChannelsLast, Compose, Normalize, RandomCrop, RandomFlip
 
 CROP, FLIP, CENTER, LAST = RandomCrop("x", 24), RandomFlip("x"), CenterCrop("x", 20), ChannelsLast("x")

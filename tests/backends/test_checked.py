@@ -11,9 +11,9 @@ import torch
 import xxhash
 
 from gdsload import ChecksumError, Field, ShardWriter
+from gdsload.backends import checked
+from gdsload.backends.checked import Checked
 from gdsload.backends.host import HostBackend
-from gdsload.engine import checked
-from gdsload.engine.checked import Checked
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.shards.reads import Extents

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gdsload.engine.gpu import gather_device
-from gdsload.engine.gpu.gather_device import DeviceGather
+from gdsload.kernels import gather_device
+from gdsload.kernels.gather_device import DeviceGather
 from gdsload.system.copies import SHORT_BYTES
 from gdsload.system.memory_views import UNIT_DTYPES
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gdsload.engine.gpu.kernels import IN_VRAM, kernel, launch
+from gdsload.kernels.launch import IN_VRAM, kernel, launch
 from gdsload.shards.format.checksum import BLOCK_BYTES
 from gdsload.system.arrays import IntArray
 

@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsload.engine.gpu.checksums import CHECKSUMS
+from gdsload.kernels.checksums import CHECKSUMS
 from gdsload.shards.format.checksum import BLOCK_BYTES
 
 THREADS = 8

@@ -1,0 +1,1 @@
+"""CUDA kernels, and the functions that launch them: gathers, the ids of an order, checksums, transforms."""
