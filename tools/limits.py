@@ -43,6 +43,7 @@ MOST = {
     "lines in tests": 56_200,
     "keywords of DataLoader": 28,
     "classes in loader, engine, backends and kernels": 152,
+    "classes in the gather of a cold block shuffle": 28,
     "pools of threads": 1,
     "futures": 1,
     "bytes of CHANGELOG.md": 6_000,
@@ -51,6 +52,18 @@ MOST = {
 is new has to be worth more than anything that could go for it; the commit says what it is. The changelog has one page
 until the first release."""
 ROOMS = ("loader", "engine", "backends", "kernels")
+GATHER = frozenset(
+    Path(PACKAGE, f"{name}.py")
+    for name in (
+        "engine/landed",
+        "engine/lane_windows",
+        "engine/loaded_rows",
+        "engine/window_source",
+        "kernels/block_ids",
+        "kernels/gather_positions",
+    )
+)
+"""The modules that gather the samples of a cold block shuffle on a GPU. Classes that they define or import count."""
 EXECUTORS = frozenset({"Executor", "ProcessPoolExecutor", "ThreadPoolExecutor"})
 WAITED_FOR = frozenset({"Barrier", "Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "SimpleQueue"})
 
@@ -269,6 +282,7 @@ def counts(root: Path, sources: list[Source]) -> list[Count]:
         Count("lines in tests", "tests", _lines(tests)),
         Count("keywords of DataLoader", PACKAGE, sum(map(_keywords, rooms))),
         Count("classes in loader, engine, backends and kernels", PACKAGE, len(_classes(rooms))),
+        Count("classes in the gather of a cold block shuffle", PACKAGE, len(_gathering(package))),
         Count("pools of threads", PACKAGE, len(pools), pools),
         Count("futures", PACKAGE, len(futures), futures),
         Count("bytes of CHANGELOG.md", "CHANGELOG.md", changelog.stat().st_size if changelog.is_file() else 0),
@@ -292,6 +306,20 @@ def _keywords(source: Source) -> int:
 
 def _classes(sources: list[Source]) -> list[ast.ClassDef]:
     return [node for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+
+
+def _gathering(package: list[Source]) -> set[str]:
+    """The names of the package's classes that the modules of `GATHER` define or import."""
+    sources = [source for source in package if source.path in GATHER]
+    imported = {
+        alias.name
+        for source in sources
+        for node in source.tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    known = {node.name for node in _classes(package)}
+    return (imported & known) | {node.name for node in _classes(sources)}
 
 
 def _pools(sources: list[Source], classes: list[ast.ClassDef]) -> Iterator[str]:
