@@ -207,5 +207,3 @@ def test_bytes_are_tokens_of_the_type_that_is_said(tmp_path, converted):
     said = "If these bytes are numbers, say of which type: `pack={.*'dtype': 'int64'}`, say"
     with pytest.raises(FormatError, match=said):
         gdsload.convert(Packed([documents]), tmp_path / "c", pack=pack, workers=1)
-    with pytest.raises(OptionError, match="dtype is 'float32'. Pass 'uint8' or 'uint16'"):
-        gdsload.convert(Packed([documents]), tmp_path / "c", pack={**pack, "dtype": "float32"}, workers=1)

@@ -26,7 +26,8 @@ CASES = {
     "equal": ("no", [{"dataset": {"fits_memory": False}}], ""),
     "saves processors": ("no", [SMALL_MACHINE], "0.66 4"),
     "helps": (
-        "yes", [FAST_DRIVE, {"cold": table(row("gds", 23.1, asked="auto gds", cpu=0.004), BOUNCE)}], "23.1 14.0 +65 1.8",
+        "yes", [FAST_DRIVE, {"cold": table(row("gds", 23.1, asked="auto gds", cpu=0.004), BOUNCE)}],
+        "23.1 14.0 +65 1.8",
     ),
     "unavailable, could help": ("unavailable", [FAST_DRIVE, {"cold": table(BOUNCE)}], "1.7 58"),
     "unavailable, useless": (
@@ -43,7 +44,8 @@ CASES = {
     "hot only": ("unknown", [NO_DRIVE, {"cold": None, "hot": table(HOT["rows"][0], state="hot")}], ""),
     "not asked": ("unknown", [{"cold": table(row("bounce", 11.4))}], ""),
     "undecided": (
-        "unknown", [{"cold": table(row("gds", 11.6, spread=NOISY), row("bounce", 11.4, spread=NOISY[::-1]))}], "-30 +49",
+        "unknown", [{"cold": table(row("gds", 11.6, spread=NOISY), row("bounce", 11.4, spread=NOISY[::-1]))}],
+        "-30 +49",
     ),
     "stopped": ("unknown", [{"cold": None, "hot": None, "stopped": "after 0 of 20 turns"}], ""),
 }  # fmt: skip

@@ -37,10 +37,6 @@ def test_help_and_version_can_be_asked_for_in_words(capsys, words, same_as):
     assert ended(capsys, *words.split()).out == ended(capsys, *same_as.split()).out
 
 
-def test_help_of_no_command_is_wrong(capsys):
-    assert "there is no command 'verfy'\nhint: Did you mean 'verify'?" in wrong(capsys, "help", "verfy")
-
-
 @pytest.mark.parametrize("command", ["", *make_parser()[1]])
 @pytest.mark.parametrize("columns", [40, 48, 60, 80])
 def test_help_fits_the_terminal_and_its_explanations_are_no_columns_of_words(capsys, monkeypatch, command, columns):
@@ -84,6 +80,7 @@ def test_every_option_says_what_it_does_and_its_default(command):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["help", "verfy"], "there is no command 'verfy'\nhint: Did you mean 'verify'?"),
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
