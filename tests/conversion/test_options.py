@@ -44,6 +44,7 @@ VALUES = [
     ("pack", [{**TOKENS, "pad": -(2**31) - 1}], "pad is -2147483649"),
     ("pack", [{**TOKENS, "eos": 2**31}], "eos is 2147483648, but tokens are int32"),
     ("pack", [{**TOKENS, "end": 1}], "end"),
+    ("pack_fields", ["all"], "pack_fields is the text 'all'"),
     ("on_error", ["ignore"], "on_error is 'ignore'. Pass 'stop' or 'skip'"),
     ("ragged", ["xy"], "ragged is the text 'xy'.*Pass a list: `ragged="),
     ("schema", [3], "schema is 3. Pass a Schema or a mapping of each text to a Field or a text"),

@@ -20,7 +20,7 @@ from PIL import Image
 import gdsload
 from gdsload.conversion.sources.webdataset_tars import TarSource
 from gdsload.errors import ConversionError, FormatError, SchemaError
-from tests.conversion.contents import archive, npy, pack, picture
+from tests.conversion.contents import Evil, archive, npy, pack, picture
 from tests.conversion.reading import items_of
 
 
@@ -88,11 +88,6 @@ def test_what_has_no_content_spoils_its_sample_and_nothing_is_put_on_disk(tmp_pa
     assert os.listdir(tmp_path) == ["a.tar"]
     with pytest.raises(FormatError, match="a link to '/etc/passwd', which is not followed"):
         items_of(TarSource(str(tmp_path / "a.tar")))[0].make()
-
-
-class Evil:
-    def __reduce__(self):
-        return os.abort, ()
 
 
 def bad_array(shape):

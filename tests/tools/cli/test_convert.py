@@ -136,9 +136,3 @@ def test_python_and_the_command_line_name_options_each_in_its_own_words(tmp_path
     assert "--types n=str" in said
     assert "--types z=str" in said
     assert "--types n=str" in json.loads(report.read_text())["reason"]
-
-
-@pytest.mark.parametrize("report", ["no/bad.jsonl", "."])
-def test_a_report_that_cannot_be_written_is_refused_first(source, tmp_path, out, convert, report):
-    assert "the report cannot be written" in convert(source, "--report", tmp_path / report, code=1).err
-    assert not out.exists()

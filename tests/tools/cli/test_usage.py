@@ -190,32 +190,29 @@ def test_bash_completes(tmp_path, cli):
         assert done.stdout.split() == [wanted]
 
 
-def test_the_first_line_comes_before_torch_also_with_options_of_a_kind(tmp_path):
-    """A line at once: `--size` is of a kind that is found without importing those that need torch."""
-    asked = """
+FIRST_LINE = """
 import sys
 from gdsload.tools.cli.terminal import Bar
-Bar.say = lambda bar, text: sys.exit(f"{text} {'torch' in sys.modules}")
+Bar.say = lambda bar, text: sys.exit((text, "torch" in sys.modules) != ("starting…", False))
 from gdsload.tools.cli import main
 main(["convert", ".", "out", "--size", "32", "--with-key"])
 """
-    program = [sys.executable, "-B", "-c", asked]  # by -B a Python that has not imported torch already
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "starting… False"
-
-
-def test_inspect_and_verify_start_without_torch(tmp_path):
-    """Which takes more than a second, and neither needs it."""
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write({"x": np.ones(3, np.float32), "text": "a"})
-    asked = """
+"""A line at once: `--size` is of a kind that is found without importing those that need torch."""
+WITHOUT_TORCH = """
 import sys
 from gdsload.tools.cli import main
 assert [main([*words.split(), "d"]) for words in ("inspect", "inspect --json", "verify --deep")] == [0, 0, 0]
 sys.exit("torch" in sys.modules)
 """
-    program = [sys.executable, "-B", "-c", asked]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("program", [FIRST_LINE, WITHOUT_TORCH], ids=["a first line", "inspect and verify"])
+def test_commands_start_without_torch(tmp_path, program):
+    """Which takes more than a second."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": np.ones(3, np.float32), "text": "a"})
+    command = [sys.executable, "-B", "-c", program]  # by -B a Python that has not imported torch already
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

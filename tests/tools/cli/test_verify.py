@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import re
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -31,11 +30,6 @@ def dataset(tmp_path):
 
 
 def test_a_sound_dataset(dataset, cli):
-    said = cli("verify", dataset)
-    assert re.fullmatch(
-        r"ok  30 samples, 3 shards: \S+ KiB match their checksums \([\d.]+ m?s, \S+ .iB/s\)\n", said.out
-    )
-    assert said.err == ""
     assert "field x: 1 value NaN, 3 infinite" in cli("verify", dataset, "--deep").out
     tree = cli("verify", dataset, "--deep", "--json").tree
     assert (tree["ok"], tree["samples"], tree["shards"]) == (True, 30, 3)
