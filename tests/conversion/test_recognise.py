@@ -54,6 +54,10 @@ def test_folders(tmp_path, put, kind, names):
         ("t10k-labels-idx1-ubyte", "idx"),
         ("a.text", "text"),
         ("b.AIFF", "audio"),
+        ("a.h5ad", "h5ad"),
+        ("a.jsonl", "jsonl"),
+        ("a.mat", "mat"),
+        ("a.pt", "pt"),
     ],
 )
 def test_files(tmp_path, put, name, kind):
