@@ -97,20 +97,6 @@ def test_rows_of_several_files_follow_each_other_and_documents_stay_documents(tm
     assert {part.samples for part in source.parts(12)} == {3, 1}
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (bytes(3), "no whole number of uint16"),
-        (b"", "not one token"),
-        (struct.pack("<3i", 20240522, 1, 0) + bytes(2000), "evaluates with"),
-    ],
-)
-def test_files_that_are_no_tokens(tmp_path, content, reason):
-    (tmp_path / "t.bin").write_bytes(content)
-    with pytest.raises(FormatError, match=reason):
-        TokenSource(str(tmp_path), dtype="uint16").parts(1)
-
-
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.txt", "a.json"])
 def test_what_is_no_tokens_is_refused_whatever_the_kind_says(tmp_path, name):
     (tmp_path / name).write_text('{"a": 1}\n')
@@ -232,14 +218,23 @@ def test_headers_are_no_tokens(tmp_path, dtype, most):
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
-    [({"version": 3}, "is of version 3"), ({"count": 6}, "promises 6 tokens"), ({"count": -1}, "promises -1"),
-     ({"count": 4}, "promises 4")],
-)  # fmt: skip
-def test_damaged_headers(tmp_path, options, match):
-    path = llmc(tmp_path / "t.bin", [1, 2, 3, 4, 5], **options)
+    ("content", "match"),
+    [
+        (bytes(3), "no whole number of uint16"),
+        (b"", "not one token"),
+        (struct.pack("<3i", 20240522, 1, 0) + bytes(2000), "evaluates with"),
+        ({"version": 3}, "is of version 3"),
+        *(({"count": count}, f"promises {count}") for count in (6, -1, 4)),
+    ],
+)
+def test_files_that_are_no_tokens_and_damaged_headers(tmp_path, content, match):
+    path = tmp_path / "t.bin"
+    if isinstance(content, dict):
+        llmc(path, [1, 2, 3, 4, 5], **content)
+    else:
+        path.write_bytes(content)
     with pytest.raises(FormatError, match=match):
-        TokenSource(str(path)).parts(1)
+        TokenSource(str(tmp_path), dtype="uint16").parts(1)
 
 
 def test_a_bare_file_wants_its_type(tmp_path, capsys):
