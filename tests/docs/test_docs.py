@@ -10,6 +10,7 @@ import torch
 
 import gdsload
 import gdsload.transforms
+from gdsload.shards.gather_host import one_thread
 from tools.docs_site import write_llms
 
 ROOT = Path(__file__).parents[2]
@@ -113,12 +114,8 @@ def example(name):
 
 
 def test_the_example_with_images_learns(tmp_path, capsys):
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # others may want the processors, too
-    try:
+    with one_thread():  # others may want the processors, too
         assert example("images").main(str(tmp_path / "images"), 600) > 0.85
-    finally:
-        torch.set_num_threads(before)
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
