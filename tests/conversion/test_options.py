@@ -202,12 +202,13 @@ def test_a_sources_own_options_are_keywords_too(tables, tmp_path):
     one, other = (gdsload.ShardDataset(tmp_path / name) for name in ("plain", "given"))
     assert one.digest == other.digest
     assert (int(one[1]["a"]), one[1]["b"]) == (3, "4")
-    with pytest.raises(OptionError, match=r"convert of kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
-        gdsload.convert(tables, tmp_path / "out", delimitr=";")
-    with pytest.raises(OptionError, match=r"kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
-        gdsload.convert(tables, tmp_path / "out", source_options={"delimitr": ";"})
-    with pytest.raises(OptionError, match="delimiter is given twice"):
-        gdsload.convert(tables, tmp_path / "out", delimiter=";", source_options={"delimiter": ","})
+    for given, message in (
+        ({"delimitr": ";"}, r"convert of kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"),
+        ({"source_options": {"delimitr": ";"}}, r"kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"),
+        ({"delimiter": ";", "source_options": {"delimiter": ","}}, "delimiter is given twice"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            gdsload.convert(tables, tmp_path / "out", **given)
     with pytest.raises(OptionError, match=r"Did you mean 'shuffle_seed'\?"):
         plan(tables, shufle_seed=1)
 

@@ -24,11 +24,6 @@ from tests.conversion.contents import Evil, archive, npy, pack, picture
 from tests.conversion.reading import items_of
 
 
-def same(mine, theirs):
-    assert mine.dtype == theirs.dtype
-    assert np.array_equal(mine, theirs)
-
-
 # WebDataset leaves its files open.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_equals_what_webdataset_reads(tmp_path):
@@ -53,8 +48,8 @@ def test_equals_what_webdataset_reads(tmp_path):
         assert list(mine) == ["key", *[name.replace(".", "_") for name in theirs if not name.startswith("__")]]
         assert mine["key"] == theirs["__key__"]
         assert (mine["cls"], mine["txt"], mine["bin"]) == (theirs["cls"], theirs["txt"], theirs["bin"])
-        same(mine["left_npy"], theirs["left.npy"])
-        same(mine["png"], theirs["png"].transpose(2, 0, 1))
+        np.testing.assert_array_equal(mine["left_npy"], theirs["left.npy"], strict=True)
+        np.testing.assert_array_equal(mine["png"], theirs["png"].transpose(2, 0, 1), strict=True)
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tgz"])
