@@ -26,13 +26,16 @@ FOLDERS = [
     ("images", ["images/1.png", "labels"]),
     ("yolo", ["images/1.png", "labels/1.json"]),
     ("yolo", ["Images/1.png", "LABELS/a/1.txt"]),
-    *(("yolo", [f"{place}/{name}" for name in ("0.png", "1.png", "0.txt", "1.txt")]) for place in (".", "images", "train")),
+    *(
+        ("yolo", [f"{place}/{name}" for name in ("0.png", "1.png", "0.txt", "1.txt")])
+        for place in (".", "images", "train")
+    ),
     ("mds", ["index.json", "shard.00000.mds.zstd"]),
     ("litdata", ["index.json", "chunk-0-0.bin"]),
     ("tokens", ["train.bin", "more.bin"]),
     ("jsonl", ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"]),
     ("csv", ["part-0.csv", "part-1.tsv"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "names"), FOLDERS)

@@ -80,8 +80,9 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("out", "drives"), [("out", []), ("a/out", []), ("../source/out", []), ("../link/out", []), ("../out", ["a"]), ("../out", ["."])]
-)  # fmt: skip
+    ("out", "drives"),
+    [*((out, []) for out in ("out", "a/out", "../source/out", "../link/out")), ("../out", ["a"]), ("../out", ["."])],
+)
 def test_neither_a_dataset_nor_a_shard_of_it_is_written_into_its_source(lines, out, drives):
     """The next conversion would find it there: of images, a class more, and other numbers for those after it."""
     (lines.parent / "link").symlink_to(lines)

@@ -54,7 +54,7 @@ def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow
     assert all(re.match(r"\d+ s left, [█░]{20} \d+ %", one) for one in bars[2:])
     assert max(map(len, shown[:-1])) < 40
     assert re.match(
-        r"out: 800 samples, 48 KiB in 4 shards,\s+[\d.]+\s+m?s, \d+ samples/s\n  n int64 · m int64\nnext: gdsload inspect out",
+        r"out: 800 samples, 48 KiB in 4 shards,\s+[\d.]+\s+m?s, \d+ samples/s\n  n int64 · m int64\nnext: gdsload ",
         settled(terminal.text).strip(),
     )
 
