@@ -61,9 +61,7 @@ def test_the_recipes_by_class_split_and_balance(tmp_path):
         for label, size in sizes.items():
             for _ in range(size):
                 writer.write({"label": label})
-    recipe = recipe_of("Classes", "import numpy")
-    made = {"gdsload": gdsload, "torch": torch, "dataset": gdsload.ShardDataset(tmp_path / "d")}
-    exec(recipe, made)
+    made = run_recipe("Classes", "import numpy", dataset=gdsload.ShardDataset(tmp_path / "d"))
     assert sorted([*made["train"], *made["validation"]]) == list(range(1000))
     assert Counter(made["labels"][made["validation"]].tolist()) == {"cat": 70, "dog": 25, "owl": 5}
     drawn = Counter(label for batch in made["loader"] for label in batch["label"])
@@ -72,19 +70,20 @@ def test_the_recipes_by_class_split_and_balance(tmp_path):
     made["loader"].close()
 
 
-def recipe_of(heading, begin):
-    """The block of code under a heading of the page on training that begins with a line."""
+def run_recipe(heading, begin, **names):
+    """Run the block of code under a heading of the page on training that begins with a line; the names that it has."""
     text = (ROOT / "docs/train.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     (recipe,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if block.startswith(begin))
-    return recipe
+    made = {"gdsload": gdsload, "torch": torch, **names}
+    exec(recipe, made)
+    return made
 
 
 def test_the_recipe_of_weighted_draws(tmp_path):
     with gdsload.ShardWriter(tmp_path / "d", {"n": gdsload.Field("int64")}) as writer:
         writer.write_batch({"n": torch.arange(4)})
-    made = {"gdsload": gdsload, "torch": torch, "dataset": gdsload.ShardDataset(tmp_path / "d")}
-    made["weights"] = torch.tensor([0.0, 1.0, 2.0, 7.0])
-    exec(recipe_of("Samplers", "def weighted"), made)
+    names = {"dataset": gdsload.ShardDataset(tmp_path / "d"), "weights": torch.tensor([0.0, 1.0, 2.0, 7.0])}
+    made = run_recipe("Samplers", "def weighted", **names)
     with made["loader"] as loader:
         drawn = Counter(number for batch in loader for number in batch["n"].tolist())
     assert drawn.total() == 100_000
@@ -95,8 +94,7 @@ def test_the_recipe_of_nanogpts_draws(tmp_path):
     with gdsload.ShardWriter(tmp_path / "tokens", {"tokens": gdsload.Field("uint16")}) as writer:
         writer.write_batch({"tokens": torch.arange(500).to(torch.uint16)})
     windows, cast = gdsload.Windows(tmp_path / "tokens", 9), gdsload.transforms.Cast("tokens", "int64")
-    made = {"gdsload": gdsload, "torch": torch, "windows": windows, "cast": cast, "steps": 50}
-    exec(recipe_of("Windows of consecutive samples", "def begins"), made)
+    made = run_recipe("Windows of consecutive samples", "def begins", windows=windows, cast=cast, steps=50)
     with made["loader"] as loader:
         epochs = [torch.stack([batch["tokens"].cpu() for batch in loader]) for _ in range(2)]
     for epoch in epochs:
