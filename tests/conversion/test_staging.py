@@ -179,8 +179,9 @@ def test_what_is_finished_is_never_thrown_away_unasked(tmp_path):
         gdsload.convert(**files, types={"n": "int"})
     finished = tree(tmp_path)
     assert [name for name in finished if name.endswith("000000.json")]
-    with pytest.raises(OptionError, match=r"was interrupted: .*restart=True"):
-        gdsload.convert(**files, types={"n": "str"})
+    for other in ({"types": {"n": "str"}}, {"types": {"n": "int"}, "shard_bytes": 81}):
+        with pytest.raises(OptionError, match=r"was interrupted: .*restart=True"):
+            gdsload.convert(**files | other)
     assert tree(tmp_path) == finished
     report = gdsload.convert(**files, types={"n": "str"}, restart=True)
     assert (report.samples, report.resumed) == (ROWS, 0)
