@@ -57,6 +57,9 @@ def test_paths_numbers_and_texts(folder, converted):
         assert (sample["label"], sample["weight"], sample["text"]) == (number % 3, number / 4, f"a, “{number}”\nb")
     kinds = [field.dtype.name for field in converted(folder / "all.csv", shard_bytes=500).schema.values()]
     assert kinds == ["uint8", "float32", "int64", "float64", "uint8"]
+    before = source.describe()
+    os.unlink(folder / "3.npy")
+    assert source.describe() != before
 
 
 @given(

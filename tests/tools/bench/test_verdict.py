@@ -109,6 +109,7 @@ def test_the_next_commands_can_be_pasted():
 def test_why_and_what_to_do():
     for case, used in (("helps", "it"), ("worse", "bounce")):
         assert f"`auto` uses {used}." in verdict(made_record(*CASES[case][1]))["sentence"]
+    assert "nothing else was measured" in verdict(made_record({"cold": table(COLD["rows"][0])}))["sentence"]
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
     lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
     found = verdict(made_record(FAST_DRIVE, lacks, {"cold": table(row("bounce", 14.0))}))
