@@ -2,7 +2,6 @@
 
 import os
 from contextlib import contextmanager
-from pathlib import Path
 
 import distributed
 import numpy as np
@@ -13,6 +12,7 @@ import gdsload
 from gdsload.conversion.clusters import dask_executor, ray_executor
 from gdsload.errors import OptionError
 from gdsload.tools.cli import main
+from tests.conversion.reading import content
 
 MODULE = '''
 import os, signal, time
@@ -69,10 +69,6 @@ def arrays(tmp_path_factory):
     np.save(folder / "x.npy", np.random.default_rng(0).integers(0, 1000, (1000, 6), dtype=np.int32))
     np.save(folder / "y.npy", np.arange(1000))
     return folder
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
 @pytest.fixture(scope="session")

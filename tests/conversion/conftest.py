@@ -21,7 +21,7 @@ from scipy.io import savemat
 
 import gdsload
 from gdsload.errors import GdsloadError
-from tests.conversion.contents import pack
+from tests.conversion import contents
 from tests.conversion.reading import rows_of
 from tests.syncing import no_sync  # noqa: F401 - a fixture
 
@@ -88,7 +88,7 @@ def images(folder):
 
 
 def webdataset(folder):
-    pack(folder / "a.tar", [(f"{number}.cls", b"%d" % number) for number in range(3)])
+    contents.pack(folder / "a.tar", [(f"{number}.cls", b"%d" % number) for number in range(3)])
     return ["a.tar"], {}
 
 
@@ -153,16 +153,9 @@ def lmdb(folder):
 
 
 def tfrecord(folder):
-    checksum = pytest.importorskip("google_crc32c").value
     pytest.importorskip("google.protobuf")
-
-    def masked(content):
-        value = checksum(content)
-        return (((value >> 15 | value << 17) & 0xFFFFFFFF) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
-
     example = bytes.fromhex("0a0c0a0a0a0178 12051a030a0107".replace(" ", ""))  # x: [7]
-    length = len(example).to_bytes(8, "little")
-    (folder / "a.tfrecord").write_bytes((length + masked(length) + example + masked(example)) * 3)
+    (folder / "a.tfrecord").write_bytes(contents.tfrecord(example) * 3)
     return ["a.tfrecord"], {}
 
 

@@ -1,13 +1,22 @@
 """Contents of files as bytes: pictures, arrays, and tar files."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 ORIENTATION = 0x0112
+
+
+class Evil:
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self):
+        return os.abort, ()
 
 
 def picture(image, codec="PNG", orientation=None):
@@ -45,3 +54,13 @@ def archive(members, mode="w"):
 def pack(path, members, mode="w"):
     Path(path).write_bytes(archive(members, mode))
     return str(path)
+
+
+def tfrecord(content):
+    """A record of a TFRecord file: its length and its content, each with a checksum."""
+    checksum = pytest.importorskip("google_crc32c").value
+    checked = b""
+    for part in (len(content).to_bytes(8, "little"), content):
+        value = checksum(part)
+        checked += part + (((value >> 15 | value << 17) & 0xFFFFFFFF) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+    return checked

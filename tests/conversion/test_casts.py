@@ -172,7 +172,6 @@ def test_what_is_kept_or_rounded(value, target, expected):
 
 @pytest.mark.parametrize("target", [name for name in REAL if "float" in name])
 def test_nan_stays_nan(target):
-    assert math.isnan(as_list(cast(np.array(np.nan), dtype_of(target), "x")))
     signalling = np.array([0x7FA00000, 0x40000000], np.uint32).view(np.float32)
     nan, two = as_list(cast(signalling, dtype_of(target), "x"))
     assert math.isnan(nan)

@@ -15,7 +15,7 @@ import torch
 import gdsload
 from gdsload.conversion.runner import convert, plan
 from gdsload.conversion.source import Item, Part
-from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, SchemaError, WriteError
+from gdsload.errors import DiskFullError, FormatError, OptionError, ReadError, SchemaError
 from tests.conversion.leisurely import Leisurely
 from tests.conversion.reading import content, hidden
 
@@ -126,12 +126,10 @@ def test_bad_samples_stop_it_and_say_which_and_then_they_can_be_skipped(tmp_path
     assert (report.resumed, report.samples, len(report.skipped)) == (3, 99, 1)
 
 
-def test_bad_samples_are_skipped_and_reported(tmp_path, arrays):
-    report = convert(Numbers(100, bad=(0, 33, 34, 99)), tmp_path / "out", on_error="skip", max_skipped=4, workers=1)
-    assert [one.key for one in report.skipped] == ["number 0", "number 33", "number 34", "number 99"]
-    assert all("no picture" in one.reason for one in report.skipped)
-    found = [int(s["n"]) for s in gdsload.ShardDataset(tmp_path / "out").__getitems__(range(report.samples))]
-    assert found == [number for number in range(100) if number not in (0, 33, 34, 99)]
+def test_bad_samples_are_skipped_and_reported(tmp_path, arrays, left_out):
+    bad = (0, 33, 34, 99)
+    dataset = left_out(Numbers(100, bad=bad), {f"number {number}": "no picture" for number in bad})
+    assert dataset.column("n").tolist() == [number for number in range(100) if number not in bad]
     # Also one by one out of a batch.
     how = {"on_error": "skip", "map": f"{__name__}:only_even", "max_skipped": "50%"}
     report = convert(arrays, tmp_path / "even", workers=1, **how)
@@ -159,24 +157,6 @@ def test_plan_writes_nothing(arrays, tmp_path):
     assert list(found.schema) == ["x", "y"]
     assert os.listdir(tmp_path) == []
     assert plan(Numbers(40)).samples == -1
-
-
-def test_an_interrupted_run_goes_on(tmp_path):
-    def stop(samples, nbytes, parts, of):
-        if parts == 4:
-            raise WriteError("the file cannot be written: No space left on device")
-
-    with pytest.raises(WriteError, match="No space left"):
-        convert(Numbers(100), tmp_path / "out", workers=1, progress=stop)
-    assert not (tmp_path / "out").exists()
-    assert hidden(tmp_path) == [".out.gdsload-convert"]
-    with pytest.raises(OptionError, match="its source or its options were others"):
-        convert(Numbers(100), tmp_path / "out", workers=1, shard_bytes=4321)
-    report = convert(Numbers(100), tmp_path / "out", workers=1)
-    assert (report.resumed, report.samples) == (4, 100)
-    convert(Numbers(100), tmp_path / "plain", workers=1)
-    assert content(tmp_path / "out") == content(tmp_path / "plain")
-    assert hidden(tmp_path) == []
 
 
 def test_killed_at_any_moment(arrays, tmp_path):

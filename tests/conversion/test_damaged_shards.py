@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import cache
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -127,9 +129,12 @@ def test_exactly_the_blocks_that_samples_lie_in_are_compared(sound, ids, tensor,
     entry = entries(path)[tensor]
     offset = rng.randrange(entry.begin, entry.end)
     block = (offset - entry.begin) // BLOCK_BYTES
-    touched = set()
-    for number in range(int(dataset.counts[shard])):
-        low, high = span_of(dataset, before, number, tensor)
+    touched, count = set(), int(dataset.counts[shard])
+    for number in range(count):
+        if tensor.startswith("gdsload:offsets:"):
+            low, high = 8 * number, 8 * (number + 2)
+        else:
+            low, high = edges_of(sound, before, before + count, tensor)[number : number + 2]
         if low < high and before + number in ids:
             touched |= set(range(low // BLOCK_BYTES, (high - 1) // BLOCK_BYTES + 1))
     check = RowCheck(dataset.sources, dataset.stored)
@@ -145,18 +150,12 @@ def test_exactly_the_blocks_that_samples_lie_in_are_compared(sound, ids, tensor,
         flip(path, offset)
 
 
-def span_of(dataset, before, number, tensor):
-    """Where a sample's part of a tensor begins and ends, worked out from the samples themselves."""
-    if tensor.startswith("gdsload:offsets:"):
-        return 8 * number, 8 * (number + 2)
-    sizes = SIZES.setdefault((str(dataset.path), before, tensor), [])
-    while len(sizes) <= number:
-        value = dataset[before + len(sizes)][tensor]
-        sizes.append(len(value.encode()) if isinstance(value, str) else value.numel() * value.element_size())
-    return sum(sizes[:number]), sum(sizes[: number + 1])
-
-
-SIZES: dict[tuple[str, int, str], list[int]] = {}
+@cache
+def edges_of(path, low, high, tensor):
+    """Where the parts of samples begin in a tensor of their shard, worked out from the samples themselves."""
+    values = [gdsload.ShardDataset(path)[number][tensor] for number in range(low, high)]
+    sizes = [len(one.encode()) if isinstance(one, str) else one.numel() * one.element_size() for one in values]
+    return [0, *accumulate(sizes)]
 
 
 def test_each_block_is_read_once(sound, monkeypatch):

@@ -12,7 +12,7 @@ from PIL import Image
 from gdsload import Field, ShardDataset, convert
 from gdsload.conversion.recognise import source_for
 from gdsload.conversion.runner import plan
-from gdsload.errors import ConversionError, OptionError, SchemaError
+from gdsload.errors import ConversionError, SchemaError
 from tests.conversion.contents import pack, picture
 from tests.conversion.picture_sources import WAYS, coco, in_memory, yolo
 from tests.conversion.reading import made_by
@@ -176,8 +176,6 @@ def test_a_mode_for_a_field_and_one_for_all_others(tmp_path):
     wanted = {"a_png": (1, 8, 12), "b_png": (1, 8, 12), "c_png": (4, 8, 12)}
     assert schema_of(path, source_options=options) == wanted
     assert schema_of(path, source_options=dict(reversed(options.items()))) == wanted
-    with pytest.raises(OptionError, match="mode is {'a_png': 'CMYK'}"):
-        plan(path, source_options={"mode.a_png": "CMYK"})
 
 
 @pytest.mark.parametrize("form", ["memory", "saved", "parquet"])

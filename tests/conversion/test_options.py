@@ -39,10 +39,12 @@ VALUES = [
     ("pack", [{**TOKENS, "field": "text"}], "no field 'text'"),
     ("pack", [{**TOKENS, "length": 0}], "cannot have 0 tokens"),
     ("pack", [{**TOKENS, "length": "4"}], "length is '4'"),
+    ("pack", [{**TOKENS, "dtype": "float32"}], "dtype is 'float32'. Pass 'uint8' or 'uint16'"),
     ("pack", [{**TOKENS, "pad": 0.5}], "pad is 0.5"),
     ("pack", [{**TOKENS, "pad": -(2**31) - 1}], "pad is -2147483649"),
     ("pack", [{**TOKENS, "eos": 2**31}], "eos is 2147483648, but tokens are int32"),
     ("pack", [{**TOKENS, "end": 1}], "end"),
+    ("pack_fields", ["all"], "pack_fields is the text 'all'"),
     ("on_error", ["ignore"], "on_error is 'ignore'. Pass 'stop' or 'skip'"),
     ("ragged", ["xy"], "ragged is the text 'xy'.*Pass a list: `ragged="),
     ("schema", [3], "schema is 3. Pass a Schema or a mapping of each text to a Field or a text"),
@@ -111,6 +113,7 @@ SOURCES = [
     ("images", {"keep_encoded": True, "mode": {"image": "L"}}, "keep_encoded leaves images as they are"),
     ("images", {"keep_encoded": True, "size": 8}, "keep_encoded leaves images as they are"),
     ("images", {"mode": "CMYK"}, "mode is 'CMYK'"),
+    ("images", {"mode": {"a_png": "CMYK"}}, "mode is {'a_png': 'CMYK'}"),
     ("images", {"resize": "crop"}, "resize is 'crop'"),
     ("images", {"size": 0}, "size is 0"),
     ("images", {"size": True}, "size is True. Pass a whole number"),
@@ -139,6 +142,7 @@ FILES = [
     ("csv", {"types": {"q": "int"}}, "no field 'q'"),
     ("h5ad", {"matrix": "layers/none"}, "there is no 'layers/none'"),
     ("hdf5", {"group": "x"}, "no group"),
+    ("idx", {"prefix": "x"}, "no file's name begins with 'x'"),
     ("jsonl", {"as_json": ["q"]}, "no field 'q'. There are 'text', 'n'"),
     ("jsonl", {"types": {"n": "number"}}, "the type of 'n' is 'number'. Pass int64"),
     ("jsonl", {"types": {"q": "int64"}}, "no field 'q'. There are 'text', 'n'"),
@@ -198,12 +202,13 @@ def test_a_sources_own_options_are_keywords_too(tables, tmp_path):
     one, other = (gdsload.ShardDataset(tmp_path / name) for name in ("plain", "given"))
     assert one.digest == other.digest
     assert (int(one[1]["a"]), one[1]["b"]) == (3, "4")
-    with pytest.raises(OptionError, match=r"convert of kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
-        gdsload.convert(tables, tmp_path / "out", delimitr=";")
-    with pytest.raises(OptionError, match=r"kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"):
-        gdsload.convert(tables, tmp_path / "out", source_options={"delimitr": ";"})
-    with pytest.raises(OptionError, match="delimiter is given twice"):
-        gdsload.convert(tables, tmp_path / "out", delimiter=";", source_options={"delimiter": ","})
+    for given, message in (
+        ({"delimitr": ";"}, r"convert of kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"),
+        ({"source_options": {"delimitr": ";"}}, r"kind 'csv' has no option 'delimitr'\. Did you mean 'delimiter'"),
+        ({"delimiter": ";", "source_options": {"delimiter": ","}}, "delimiter is given twice"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            gdsload.convert(tables, tmp_path / "out", **given)
     with pytest.raises(OptionError, match=r"Did you mean 'shuffle_seed'\?"):
         plan(tables, shufle_seed=1)
 

@@ -53,8 +53,8 @@ def folder(tmp_path):
     for name in ("dog", "cat", "empty"):
         (tmp_path / "images" / name).mkdir(parents=True)
     for number in range(3):
-        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "cat" / f"{number}.png")
-        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / "dog" / f"{number}.png")
+        for name in ("cat", "dog"):
+            Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / "images" / name / f"{number}.png")
     return tmp_path / "images"
 
 

@@ -11,26 +11,36 @@ from gdsload.conversion.folders import PICTURES, expanded
 from gdsload.conversion.recognise import recognise, source_for
 from gdsload.errors import DatasetNotFoundError, FormatError, OptionError
 
-FOLDERS = {
-    "numpy": ["x.npy", "y.npy", "notes.txt"],
-    "webdataset": ["part-0.tar", "part-1.tar"],
-    "parquet": ["a.parquet"],
-    "safetensors": ["shard-00000.safetensors", "index.json"],
-    "hdf5": ["all.h5"],
-    "zarr": ["zarr.json", "c.npy"],
-    "huggingface": ["data-00000.arrow", "state.json", "dataset_info.json"],
-    "images": ["cat/1.JPG", "dog/2.png"],
-    "mds": ["index.json", "shard.00000.mds.zstd"],
-    "litdata": ["index.json", "chunk-0-0.bin"],
-    "tokens": ["train.bin", "more.bin"],
-    "jsonl": ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"],
-    "csv": ["part-0.csv", "part-1.tsv"],
-}
+BOX = "0 0.5 0.5 0.2 0.2\n"
+FOLDERS = [
+    ("numpy", ["x.npy", "y.npy", "notes.txt"]),
+    ("numpy", ["images/1.npy", "labels/1.npy"]),
+    ("webdataset", ["part-0.tar", "part-1.tar"]),
+    ("parquet", ["a.parquet"]),
+    ("safetensors", ["shard-00000.safetensors", "index.json"]),
+    ("hdf5", ["all.h5"]),
+    ("zarr", ["zarr.json", "c.npy"]),
+    ("huggingface", ["data-00000.arrow", "state.json", "dataset_info.json"]),
+    ("images", ["cat/1.JPG", "dog/2.png"]),
+    ("images", ["images/1.png", "labels/1.png"]),
+    ("images", ["images/1.png", "labels"]),
+    ("yolo", ["images/1.png", "labels/1.json"]),
+    ("yolo", ["Images/1.png", "LABELS/a/1.txt"]),
+    *(
+        ("yolo", [f"{place}/{name}" for name in ("0.png", "1.png", "0.txt", "1.txt")])
+        for place in (".", "images", "train")
+    ),
+    ("mds", ["index.json", "shard.00000.mds.zstd"]),
+    ("litdata", ["index.json", "chunk-0-0.bin"]),
+    ("tokens", ["train.bin", "more.bin"]),
+    ("jsonl", ["year=2024/month=1/day=1/hour=1/a.jsonl.gz", "year=2024/month=1/day=2/hour=1/a.jsonl.gz"]),
+    ("csv", ["part-0.csv", "part-1.tsv"]),
+]
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_folders(tmp_path, put, kind):
-    put(*FOLDERS[kind])
+@pytest.mark.parametrize(("kind", "names"), FOLDERS)
+def test_folders(tmp_path, put, kind, names):
+    put(*names, text=BOX)
     assert recognise(str(tmp_path)) == kind
 
 
@@ -47,6 +57,10 @@ def test_folders(tmp_path, put, kind):
         ("t10k-labels-idx1-ubyte", "idx"),
         ("a.text", "text"),
         ("b.AIFF", "audio"),
+        ("a.h5ad", "h5ad"),
+        ("a.jsonl", "jsonl"),
+        ("a.mat", "mat"),
+        ("a.pt", "pt"),
     ],
 )
 def test_files(tmp_path, put, name, kind):
@@ -54,32 +68,35 @@ def test_files(tmp_path, put, name, kind):
     assert recognise(str(tmp_path / name)) == kind
 
 
-def test_what_could_be_two_things_is_asked_for(tmp_path, put):
-    put("a.tar", "b.parquet")
-    with pytest.raises(OptionError, match="parquet, webdataset"):
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (["a.tar", "b.parquet"], "parquet, webdataset"),
+        # A table may be notes; and pictures are never left out for other files, nor these for them.
+        (["train.csv", "x.npy"], "csv, numpy"),
+        (["train.csv", "images/1.png"], "csv, images"),
+        (["train.csv", "parts/1.parquet"], "csv, parquet"),
+        *(
+            ([f"{folder}/0.jpg", other], kinds)
+            for folder in (".", "train", "train/cat")
+            for other, kinds in (
+                ("a.jsonl", "images, jsonl"), ("data/a.parquet", "images, parquet"), ("a/b/x.npy", "images, numpy")
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_what_could_be_two_things_is_asked_for(tmp_path, put, names, kinds):
+    put(*names)
+    with pytest.raises(OptionError, match=f"it could be any of {kinds}. Pass `kind=`"):
         recognise(str(tmp_path))
+    if names[0] == "train.csv":
+        assert recognise(str(tmp_path / "train.csv")) == "csv"
+
+
+def test_nothing_and_a_name_of_python(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="nothing"):
         recognise(str(tmp_path / "none"))
     assert recognise("package.module:dataset") == "torch"
-
-
-@pytest.mark.parametrize("other", ["x.npy", "images/1.png", "parts/1.parquet"])
-def test_a_table_beside_other_files_may_be_notes(tmp_path, put, other):
-    put("train.csv", other)
-    with pytest.raises(OptionError, match="any of .*csv"):
-        recognise(str(tmp_path))
-    assert recognise(str(tmp_path / "train.csv")) == "csv"
-
-
-@pytest.mark.parametrize(
-    ("other", "kind"), [("a.jsonl", "jsonl"), ("data/a.parquet", "parquet"), ("a/b/x.npy", "numpy")]
-)
-@pytest.mark.parametrize("folder", [".", "train", "train/cat"])
-def test_pictures_and_other_files_are_never_left_out_for_each_other(tmp_path, put, folder, other, kind):
-    put(f"{folder}/0.jpg", other)
-    with pytest.raises(OptionError) as raised:
-        recognise(str(tmp_path))
-    assert f"it could be any of {', '.join(sorted(['images', kind]))}. Pass `kind=`" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -114,35 +131,12 @@ def test_pictures_that_are_read_are_recognised(tmp_path, put, ending, place):
     assert recognise(str(tmp_path)) == "images"
 
 
-def test_pictures_beside_a_table_that_does_not_name_them(tmp_path):
-    (tmp_path / "1.jpg").touch()
-    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+def test_pictures_beside_a_table_that_names_them_are_of_the_table(tmp_path, put):
+    put("1.jpg", "t.csv", text="file,label\n1.jpg,2\n")
+    assert recognise(str(tmp_path)) == "csv"
+    put("t.csv", text="a,b\n1,2\n")
     with pytest.raises(OptionError, match="it could be any of csv, images"):
         recognise(str(tmp_path))
-    (tmp_path / "t.csv").write_text("file,label\n1.jpg,2\n")
-    assert recognise(str(tmp_path)) == "csv"
-
-
-@pytest.mark.parametrize("folder", [".", "images", "train"])
-def test_pictures_with_texts_of_boxes_beside_them(tmp_path, put, folder):
-    put(*(f"{folder}/{number}.png" for number in range(3)))
-    put(*(f"{folder}/{number}.txt" for number in range(3)), text="0 0.5 0.5 0.2 0.2\n")
-    assert recognise(str(tmp_path)) == "yolo"
-
-
-@pytest.mark.parametrize(
-    ("names", "kind"),
-    [
-        (["images/1.png", "labels/1.json"], "yolo"),
-        (["Images/1.png", "LABELS/a/1.txt"], "yolo"),
-        (["images/1.png", "labels/1.png"], "images"),
-        (["images/1.png", "labels"], "images"),
-        (["images/1.npy", "labels/1.npy"], "numpy"),
-    ],
-)
-def test_folders_called_images_and_labels(tmp_path, put, names, kind):
-    put(*names, text="x")
-    assert recognise(str(tmp_path)) == kind
 
 
 @pytest.mark.parametrize(

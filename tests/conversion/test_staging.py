@@ -179,8 +179,9 @@ def test_what_is_finished_is_never_thrown_away_unasked(tmp_path):
         gdsload.convert(**files, types={"n": "int"})
     finished = tree(tmp_path)
     assert [name for name in finished if name.endswith("000000.json")]
-    with pytest.raises(OptionError, match=r"was interrupted: .*restart=True"):
-        gdsload.convert(**files, types={"n": "str"})
+    for other in ({"types": {"n": "str"}}, {"types": {"n": "int"}, "shard_bytes": 81}):
+        with pytest.raises(OptionError, match=r"was interrupted: .*restart=True"):
+            gdsload.convert(**files | other)
     assert tree(tmp_path) == finished
     report = gdsload.convert(**files, types={"n": "str"}, restart=True)
     assert (report.samples, report.resumed) == (ROWS, 0)
@@ -201,17 +202,15 @@ def test_a_file_system_without_locks(tmp_path, arrays, monkeypatch, code):
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
-def test_a_lock_that_fails(tmp_path, arrays, monkeypatch):
-    real = fcntl.flock
-    monkeypatch.setattr(fcntl, "flock", lambda fd, how: (failing(errno.EIO) if how & fcntl.LOCK_NB else real)(fd, how))
-    with pytest.raises(WriteError, match=r"\.out\.gdsload-convert: the lock cannot be taken: Input/output error"):
-        do(arrays, tmp_path / "out")
-
-
-def test_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
-    stage, real = tmp_path / ".out.gdsload-convert", os.scandir
+def test_a_lock_that_fails_and_a_folder_that_cannot_be_looked_at(tmp_path, arrays, monkeypatch):
+    stage, lock, scan = tmp_path / ".out.gdsload-convert", fcntl.flock, os.scandir
     stage.mkdir()
-    monkeypatch.setattr(os, "scandir", lambda at=".": (failing(errno.EIO) if str(at) == str(stage) else real)(at))
+    fail = failing(errno.EIO)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lambda fd, how: (fail if how & fcntl.LOCK_NB else lock)(fd, how))
+        with pytest.raises(WriteError, match=r"\.out\.gdsload-convert: the lock cannot be taken: Input/output error"):
+            do(arrays, tmp_path / "out")
+    monkeypatch.setattr(os, "scandir", lambda at=".": (fail if str(at) == str(stage) else scan)(at))
     with pytest.raises(ReadError, match=r"\.out\.gdsload-convert: what an interrupted run has left cannot be read"):
         do(arrays, tmp_path / "out")
 

@@ -5,7 +5,6 @@ import torch
 from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.loader.utils import filter_custom_hetero_store, filter_custom_store
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 import gdsload
@@ -82,26 +81,6 @@ def test_it_is_read_only_and_says_what_there_is(hetero):
         store["paper", "title", None]
 
 
-def test_a_graph_of_one_type_and_its_sampled_parts(tmp_path):
-    """As loaders of subgraphs do it: nodes are sampled, and their features are fetched and filtered in."""
-
-    data = Data(x=torch.rand(30, 3), edge_index=torch.randint(0, 30, (2, 90)))
-    with gdsload.ShardWriter(tmp_path / "nodes") as writer:
-        writer.write_batch({"x": data.x})
-    store = FeatureStore(tmp_path / "nodes", device="cpu")
-    assert torch.equal(store[None, "x", torch.tensor([4, 2])], data.x[[4, 2]])
-
-    nodes, row, col = torch.tensor([7, 3, 11]), torch.tensor([1, 2]), torch.tensor([0, 0])
-    assert torch.equal(filter_custom_store(store, data, nodes, row, col, None).x, data.x[nodes])
-
-    named, graph = FeatureStore({"node": tmp_path / "nodes"}, device="cpu"), HeteroData()
-    graph["node", "to", "node"].edge_index = data.edge_index
-    edge = ("node", "to", "node")
-    part = filter_custom_hetero_store(named, graph, {"node": nodes}, {edge: row}, {edge: col}, {edge: None})
-    assert torch.equal(part["node"].x, data.x[nodes])
-    assert part[edge].edge_index.tolist() == [[1, 2], [0, 0]]
-
-
 class Neighbours(BaseSampler):
     """All neighbours of papers: PyTorch Geometric's own sampler takes pyg-lib or torch-sparse, of which PyPI has no wheel."""
 
@@ -165,6 +144,7 @@ def test_a_neighbor_loader_puts_features_of_shards_into_its_batches(hetero, work
 def test_a_neighbor_loader_of_a_graph_of_one_type(hetero, tmp_path):
     data, _ = hetero
     store = FeatureStore(tmp_path / "paper", device="cpu")
+    assert torch.equal(store[None, "x", torch.tensor([4, 2])], data["paper"].x[[4, 2]])
     edges = torch.randint(0, PAPERS, (2, 900))
     graph = Data(edge_index=edges, num_nodes=PAPERS)
     loader = NeighborLoader(

@@ -104,15 +104,6 @@ def test_values_that_are_something_else_are_samples_at_fault(tmp_path, decode):
         items[1].make()
 
 
-def test_converted_in_processes(tmp_path):
-    path = write(tmp_path / "l", {b"%05d" % number: b"%d" % number for number in range(600)})
-    for workers in (1, 2):
-        gdsload.convert(path, tmp_path / str(workers), shard_bytes="4KiB", workers=workers)
-    one, other = (gdsload.ShardDataset(tmp_path / str(workers)) for workers in (1, 2))
-    assert one.digest == other.digest
-    assert one.column("value") == [b"%d" % number for number in range(600)]
-
-
 def test_damaged_files(tmp_path, damaged_in_a_process):
     path = write(tmp_path / "l", {b"%04d" % number: bytes(number * 7 % 9000) for number in range(60)})
     damaged_in_a_process(tmp_path / "l" / "data.mdb", path)
@@ -131,9 +122,14 @@ def test_a_file_that_is_cut_short_is_not_mapped(tmp_path, workers):
         gdsload.convert(path, tmp_path / "out", workers=workers)
 
 
-def test_threads_of_an_executor_share_what_the_library_opens_once(tmp_path):
+def test_converted_in_processes_and_in_threads(tmp_path):
+    """Threads share what the library opens once."""
     values = {b"%04d" % number: os.urandom(1000) for number in range(1000)}
     path = write(tmp_path / "l", values)
+    found = []
     with ThreadPoolExecutor(4) as executor:
-        report = gdsload.convert(path, tmp_path / "out", executor=executor, shard_bytes=50_000)
-    assert [one["value"] for one in gdsload.ShardDataset(report.path)] == list(values.values())
+        for number, how in enumerate(({"workers": 1}, {"workers": 2}, {"executor": executor})):
+            gdsload.convert(path, tmp_path / f"{number}", shard_bytes=50_000, **how)
+            found.append(gdsload.ShardDataset(tmp_path / f"{number}"))
+    assert len({one.digest for one in found}) == 1
+    assert found[0].column("value") == list(values.values())

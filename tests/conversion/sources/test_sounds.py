@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import gdsload
-from gdsload.conversion.recognise import recognise
 from gdsload.conversion.sources.sounds import sound_fields
 from gdsload.errors import FormatError, ReadError, SchemaError
 from tests.conversion.contents import pack
@@ -89,7 +88,6 @@ def write(folder, names, rate=RATE):
 def test_a_folder_of_classes(tmp_path, converted):
     names = ["no/1.wav", "no/2.flac", "yes/1.wav"]
     folder = write(tmp_path / "d", names)
-    assert recognise(str(folder)) == "audio"
     dataset = converted(folder, with_key=True)
     assert (dataset.schema["audio"].shape, dataset.schema["audio"].dtype.name) == ((None,), "int16")
     assert all(np.array_equal(one["audio"], samples(n)) for n, one in enumerate(dataset))

@@ -1,7 +1,6 @@
 """TFRecord files: protobuf messages and frames written here byte by byte, as TensorFlow writes them, and damaged ones."""
 
 import gzip
-import struct
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 
 from gdsload.conversion.sources.tfrecord_files import TfRecordSource
 from gdsload.errors import FormatError
-from tests.conversion.contents import npy, picture
+from tests.conversion.contents import npy, picture, tfrecord
 
-checksum = pytest.importorskip("google_crc32c").value
+pytest.importorskip("google_crc32c")
 pytest.importorskip("google.protobuf")
 
 
@@ -47,18 +46,8 @@ def example(features, packed=True):
     return chunk(1, b"".join(entries))
 
 
-def masked(content):
-    value = checksum(content)
-    return (((value >> 15 | value << 17) & 0xFFFFFFFF) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def frame(content):
-    length = struct.pack("<Q", len(content))
-    return length + masked(length) + content + masked(content)
-
-
 def write(path, examples, packed=True):
-    content = b"".join(frame(one if isinstance(one, bytes) else example(one, packed)) for one in examples)
+    content = b"".join(tfrecord(one if isinstance(one, bytes) else example(one, packed)) for one in examples)
     path.write_bytes(gzip.compress(content) if path.name.endswith(".gz") else content)
     return str(path)
 

@@ -1,7 +1,6 @@
 """Zarr arrays, written by zarr, and hostile ones."""
 
 import json
-import os
 import pickle
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from gdsload.conversion.sources.zarr_arrays import ZarrSource
 from gdsload.errors import FormatError
+from tests.conversion.contents import Evil
 from tests.conversion.reading import items_of, made_by
 
 zarr = pytest.importorskip("zarr")
@@ -49,11 +49,6 @@ def test_a_single_array_is_called_after_its_folder(tmp_path):
     zarr.create_array(str(tmp_path / "depth.zarr"), data=array, attributes=about)
     (found,) = made_by(ZarrSource(str(tmp_path / "depth.zarr")))
     assert np.array_equal(found["depth"], array)
-
-
-class Evil:
-    def __reduce__(self):
-        return os.abort, ()
 
 
 @pytest.mark.parametrize(

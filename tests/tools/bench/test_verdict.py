@@ -1,7 +1,8 @@
-"""The verdict on made-up records: each sentence of its table, and that it never claims more than the record shows."""
+"""The verdict on made-up records: each case of its table, and that it never claims more than the record shows."""
 
 import copy
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -21,124 +22,68 @@ NOT_HOT = table() | {"state": "not hot: the dataset has 2 TiB, and 1 TiB of memo
 TOO_SLOW_GDS = {"cold": table(row("gds", 0.4, asked="gds"), row("bounce", 2.9, asked="auto bounce"))}
 
 CASES = {
-    "fits memory": ("no", [], "GDS does not help you here."),
-    "equal": ("no", [{"dataset": {"fits_memory": False}}], "GDS does not help you here."),
-    "saves processors": (
-        "no", [SMALL_MACHINE], "GDS is no faster here, but it saves 0.66 of 4 cores in cold epochs.",
-    ),
+    "fits memory": ("no", [], ""),
+    "equal": ("no", [{"dataset": {"fits_memory": False}}], ""),
+    "saves processors": ("no", [SMALL_MACHINE], "0.66 4"),
     "helps": (
         "yes", [FAST_DRIVE, {"cold": table(row("gds", 23.1, asked="auto gds", cpu=0.004), BOUNCE)}],
-        "GDS helps: 23.1 instead of 14.0 GB/s in cold epochs (+65 %), with 1.8 fewer busy cores. `auto` uses it.",
+        "23.1 14.0 +65 1.8",
     ),
-    "unavailable, could help": (
-        "unavailable", [FAST_DRIVE, {"cold": table(BOUNCE)}],
-        "GDS is not available here; it could be at most 1.7 times as fast: bounce reaches 58 % of the speed of the drive.",
-    ),
+    "unavailable, could help": ("unavailable", [FAST_DRIVE, {"cold": table(BOUNCE)}], "1.7 58"),
     "unavailable, useless": (
-        "unavailable", [SLOW_DRIVE, {"cold": table(row("bounce", 3.1, asked="auto"))}],
-        ("GDS would not help: your drive delivers 3.1 GB/s, and bounce reads all of it for 0.060 CPU seconds per GB (0.19 "
-        "cores)."),
+        "unavailable", [SLOW_DRIVE, {"cold": table(row("bounce", 3.1, asked="auto"))}], "3.1 0.060 0.19",
     ),
-    "unavailable, no limit": (
-        "unavailable", [NO_DRIVE, {"cold": table(BOUNCE)}],
-        "GDS is not available here, and its possible gain is unknown, because the drive was not measured.",
-    ),
-    "worse": (
-        "worse", [TOO_SLOW_GDS, {"dataset": {"read_bytes": 4096}}],
-        "Do not use GDS here: 0.40 instead of 2.9 GB/s; a read has only 4 KiB. `auto` uses bounce.",
-    ),
-    "no gpu": (
-        "unknown", [CPU_MACHINE],
-        ("The batches stay on the CPU, so this run says nothing about GPU memory. Cold, the loader reads 0.61 GB/s, 69 % "
-        "of the drive's 0.88. From memory the loader reads 2.8 GB/s."),
-    ),
-    "noisy": (
-        "unknown", [CPU_MACHINE, {"limits": {"noise": {"cold": 0.38}}}],
-        "No verdict: the same row measured twice differs by 38 %.",
-    ),
-    "too short": (
-        "unknown", [{"cold": table(row("gds", 9.0, batches=4), BOUNCE)}],
-        "No verdict: a row had 9 turns, and 4 batches in the shortest; 5 of both are needed.",
-    ),
-    "not cold": (
-        "unknown", [{"cold": NOT_COLD}], "No verdict on cold reads: another process maps these files (pid 4711).",
-    ),
-    "not hot": (
-        "unknown", [{"cold": None, "hot": NOT_HOT}],
-        "No verdict on hot reads: the dataset has 2 TiB, and 1 TiB of memory are to be had.",
-    ),
-    "in memory": (
-        "no", [{"cold": None}],
-        ("Data in memory need no GDS: mapped reads 52.3 GB/s (95 % of the link), and gds, which always reads the drive, "
-        "reads 11.6 GB/s."),
-    ),
-    "hot only": (
-        "unknown", [NO_DRIVE, {"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
-        "No verdict on GDS: only reads of the page cache were measured.",
-    ),
-    "not asked": (
-        "unknown", [{"cold": table(row("bounce", 11.4))}], "No verdict on GDS: it was not measured.",
-    ),
+    "unavailable, no limit": ("unavailable", [NO_DRIVE, {"cold": table(BOUNCE)}], ""),
+    "worse": ("worse", [TOO_SLOW_GDS, {"dataset": {"read_bytes": 4096}}], "0.40 2.9 4"),
+    "no gpu": ("unknown", [CPU_MACHINE], "0.61 69 0.88 2.8"),
+    "noisy": ("unknown", [CPU_MACHINE, {"limits": {"noise": {"cold": 0.38}}}], "38"),
+    "too short": ("unknown", [{"cold": table(row("gds", 9.0, batches=4), BOUNCE)}], "9 4 5"),
+    "not cold": ("unknown", [{"cold": NOT_COLD}], "4711"),
+    "not hot": ("unknown", [{"cold": None, "hot": NOT_HOT}], "2 1"),
+    "in memory": ("no", [{"cold": None}], "52.3 95 11.6"),
+    "hot only": ("unknown", [NO_DRIVE, {"cold": None, "hot": table(HOT["rows"][0], state="hot")}], ""),
+    "not asked": ("unknown", [{"cold": table(row("bounce", 11.4))}], ""),
     "undecided": (
         "unknown", [{"cold": table(row("gds", 11.6, spread=NOISY), row("bounce", 11.4, spread=NOISY[::-1]))}],
-        "No verdict: the difference between gds and bounce may be anything from -30 % to +49 %.",
+        "-30 +49",
     ),
-    "stopped": (
-        "unknown", [{"cold": None, "hot": None, "stopped": "after 0 of 20 turns"}],
-        "No verdict: the run was stopped before each row had a turn.",
-    ),
+    "stopped": ("unknown", [{"cold": None, "hot": None, "stopped": "after 0 of 20 turns"}], ""),
 }  # fmt: skip
 MORE = [
     (
         "too short", "unknown",
-        [{"cold": table(row("gds", 11.6, spread=SPREAD[:4]), row("bounce", 11.4, spread=AGAIN[:1]))}],
-        "No verdict: a row had 1 turn, and 900 batches in the shortest; 5 of both are needed.",
+        [{"cold": table(row("gds", 11.6, spread=SPREAD[:4]), row("bounce", 11.4, spread=AGAIN[:1]))}], "1 900 5",
     ),
-    ("not asked", "unknown", [{"cold": table(COLD["rows"][0])}], "No verdict on GDS: nothing else was measured."),
-    (
-        "no gpu", "no", [{"conditions": {"device": "xpu:0"}, "hot": None}],
-        ("GDS does not work here: cuFile only reads into NVIDIA GPUs, and the batches go to xpu:0. Cold, the loader "
-        "reads 11.4 GB/s, 96 % of the drive's 11.9."),
-    ),
-    (
-        "in memory", "no", [{"cold": None, "hot": table(HOT["rows"][0], state="hot")}],
-        "Data in memory need no GDS: mapped reads 52.3 GB/s (95 % of the link), and the drive delivers 11.9 GB/s.",
-    ),
-    (
-        "no gpu", "unknown", [CPU_MACHINE, {"cold": NOT_COLD}],
-        "The batches stay on the CPU, so this run says nothing about GPU memory. From memory the loader reads 2.8 GB/s.",
-    ),
+    ("not asked", "unknown", [{"cold": table(COLD["rows"][0])}], ""),
+    ("no gpu", "no", [{"conditions": {"device": "xpu:0"}, "hot": None}], "0 11.4 96 11.9"),
+    ("in memory", "no", [{"cold": None, "hot": table(HOT["rows"][0], state="hot")}], "52.3 95 11.9"),
+    ("no gpu", "unknown", [CPU_MACHINE, {"cold": NOT_COLD}], "2.8"),
     (
         "unavailable, useless", "unavailable",
-        [{"cold": table(row("bounce", 10.5, asked="auto", cpu=None)), "limits": {"noise": {"cold": 0.14}}}],
-        "GDS would not help: your drive delivers 11.9 GB/s, and bounce reads 88 % of it.",
+        [{"cold": table(row("bounce", 10.5, asked="auto", cpu=None)), "limits": {"noise": {"cold": 0.14}}}], "11.9 88",
     ),
-    (
-        "worse", "worse", [{"cold": table(row("gds", 9.0, asked="auto gds"), row("bounce", 11.4))}],
-        "Do not use GDS here: 9.0 instead of 11.4 GB/s.",
-    ),
-    (
-        "helps", "yes", [{"cold": table(row("gds", 11.6, cpu=None), row("bounce", 9.0, cpu=None))}],
-        "GDS helps: 11.6 instead of 9.0 GB/s in cold epochs (+29 %).",
-    ),
-    (
-        "unavailable, useless", "unavailable", [{"cold": table(row("bounce", 11.0, asked="auto", cpu=None))}],
-        "GDS would not help: your drive delivers 11.9 GB/s, and bounce reads 92 % of it.",
-    ),
+    ("worse", "worse", [{"cold": table(row("gds", 9.0, asked="auto gds"), row("bounce", 11.4))}], "9.0 11.4"),
+    ("helps", "yes", [{"cold": table(row("gds", 11.6, cpu=None), row("bounce", 9.0, cpu=None))}], "11.6 9.0 +29"),
+    ("unavailable, useless", "unavailable", [{"cold": table(row("bounce", 11.0, asked="auto", cpu=None))}], "11.9 92"),
 ]  # fmt: skip
 TABLE = [(case, *rest) for case, rest in CASES.items()] + MORE
+"""The case, whether GDS helps, what is changed in the record, and the figures of the sentence."""
 
 
-@pytest.mark.parametrize(("case", "gds", "changes", "sentence"), TABLE)
-def test_each_sentence_has_a_record_that_yields_it(case, gds, changes, sentence):
+def figures_of(sentence):
+    return " ".join(re.findall(r"[-+]?\b\d+(?:\.\d+)?\b", sentence))
+
+
+@pytest.mark.parametrize(("case", "gds", "changes", "figures"), TABLE)
+def test_each_case_has_a_record_that_yields_it(case, gds, changes, figures):
     record = made_record(*changes)
     kept = copy.deepcopy(record)
     found = verdict(record)
     assert record == kept
-    assert (found["case"], found["gds"], found["sentence"]) == (case, gds, sentence)
+    assert (found["case"], found["gds"], figures_of(found["sentence"])) == (case, gds, figures)
     assert found["do"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert (gds == "unknown") == (sentence.startswith(("No verdict", "The batches stay")))
+    assert (gds == "unknown") == (found["sentence"].startswith(("No verdict", "The batches stay")))
 
 
 def test_the_keys_that_programs_read():
@@ -162,6 +107,9 @@ def test_the_next_commands_can_be_pasted():
 
 
 def test_why_and_what_to_do():
+    for case, used in (("helps", "it"), ("worse", "bounce")):
+        assert f"`auto` uses {used}." in verdict(made_record(*CASES[case][1]))["sentence"]
+    assert "nothing else was measured" in verdict(made_record({"cold": table(COLD["rows"][0])}))["sentence"]
     assert "do not fit into the page cache (1 TiB)" in verdict(made_record({"dataset": {"fits_memory": False}}))["why"]
     lacks = {"conditions": {"unavailable": {"gds": "nvidia-fs is not loaded."}}}
     found = verdict(made_record(FAST_DRIVE, lacks, {"cold": table(row("bounce", 14.0))}))
@@ -190,42 +138,27 @@ def test_a_difference_below_the_noise_is_never_claimed(gain, noise, spread):
         assert found["case"] in ("fits memory", "saves processors", "undecided")
 
 
-STEPS = {
-    "no": (38.0, [], "Loading is not your bottleneck: a step of 38.0 ms needs 0.44 GB/s, the loader reads 11.4 or more."),
-    "close": (
-        1.55, [], "Loading just keeps up in cold epochs: a step of 1.6 ms needs 10.8 GB/s, the loader reads 11.4.",
-    ),
-    "yes, in cold epochs": (
-        1.18, [], ("Loading is your bottleneck in cold epochs: you need 14.2 GB/s, the drive delivers at most 11.9; 20 % of "
-        "a step is starved. From the second epoch on the loader reads 52.3 from memory."),
-    ),
-    "yes, in every epoch": (
-        0.2, [{"dataset": {"fits_memory": False}}],
-        ("Loading is your bottleneck in every epoch: you need 83.9 GB/s, the drive delivers at most 11.9; 86 % of a step "
-        "is starved."),
-    ),
-    "yes, although the drive has more": (
-        1.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
-        ("Loading is your bottleneck in cold epochs: you need 11.2 GB/s, the loader reads 6.1 of the drive's 24.0; 45 "
-        "% of a step is starved."),
-    ),
-    "yes, and the drive has less": (
-        0.5, [FAST_DRIVE, {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}],
-        ("Loading is your bottleneck in cold epochs: you need 33.6 GB/s, the drive delivers at most 24.0, and the loader "
-        "reads 6.1; 82 % of a step is starved."),
-    ),
-    "unknown": (38.0, [{"cold": None, "hot": None}], "a step of 38.0 ms needs 0.44 GB/s; no row was measured."),
-}  # fmt: skip
+HALF_SPEED = {"cold": table(row("bounce", 6.1, asked="auto")), "hot": None}
+STEPS = [
+    ("no", 38.0, [], "38.0 0.44 11.4"),
+    ("close", 1.55, [], "1.6 10.8 11.4"),
+    ("yes", 1.18, [], "14.2 11.9 20 52.3"),
+    ("yes", 0.2, [{"dataset": {"fits_memory": False}}], "83.9 11.9 86"),
+    ("yes", 1.5, [FAST_DRIVE, HALF_SPEED], "11.2 6.1 24.0 45"),
+    ("yes", 0.5, [FAST_DRIVE, HALF_SPEED], "33.6 24.0 6.1 82"),
+    ("unknown", 38.0, [{"cold": None, "hot": None}], "38.0 0.44"),
+]
+"""Whether loading is the bottleneck, of a step in ms, after changes of the record; the figures of the sentence."""
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_step_and_loading(name):
-    step_ms, changes, sentence = STEPS[name]
+@pytest.mark.parametrize(("answer", "step_ms", "changes", "figures"), STEPS)
+def test_a_step_and_loading(answer, step_ms, changes, figures):
     found = verdict(made_record({"conditions": {"step_ms": step_ms}}, *changes))["loading"]
-    assert (found["answer"], found["sentence"]) == (name.partition(",")[0], sentence)
+    assert (found["answer"], figures_of(found["sentence"])) == (answer, figures)
+    assert ("every epoch" in found["sentence"]) == ({"dataset": {"fits_memory": False}} in changes)
     assert found["needs_gb_per_s"] == pytest.approx(2**24 / step_ms / 1e6)
     for state, share in found["starved_share"].items():
-        given_rate = {"cold": 11.4, "hot": 52.3}[state] if not changes or "cold" not in changes[-1] else 6.1
+        given_rate = 6.1 if HALF_SPEED in changes else {"cold": 11.4, "hot": 52.3}[state]
         assert share == pytest.approx(max(0, 1 - given_rate / found["needs_gb_per_s"]))
 
 

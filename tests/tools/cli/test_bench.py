@@ -103,26 +103,6 @@ def test_rules_that_do_not_hold_end_it_with_1(dataset, command, measured, rules,
     assert "hot>=1: no row was measured" in command(dataset, "--expect", "hot>=1", code=1).err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            "--expect gds=maybe",
-            "--expect: 'gds=maybe' is not a rule; write gds=no|yes|unavailable|worse|unknown, 'cold>=10'",
-        ),
-        ("--expect cold>10", "--expect: 'cold>10' is not a rule"),
-        ("--budget soon", "--budget: 'soon' is not a time; write 2min, 90s or 1h"),
-        ("--budget 0", "--budget: '0' is not a time"),
-        ("--row big", "--row: 'big' is not a size; write 8GiB, 150KB or a number of bytes"),
-    ],
-)
-def test_wrong_options_are_usage_errors(dataset, capsys, measured, words, said):
-    with pytest.raises(SystemExit, match="2"):
-        gdsload.tools.cli.main(["bench", str(dataset), *words.split()])
-    assert said in capsys.readouterr().err
-    assert not measured
-
-
 def test_a_path_or_a_dataset_to_make(dataset, cli, measured, tmp_path):
     assert cli("bench", code=2).err == (
         "error: PATH is missing\nhint: Without a dataset: gdsload bench --make 8GiB DIR\n"

@@ -1,17 +1,15 @@
 import pytest
-import torch
 
 import gdsload
+from gdsload.shards.gather_host import one_thread
 from gdsload.tools.digits import run_demo
 
 
 @pytest.fixture(scope="module", autouse=True)
 def data():
     pytest.importorskip("sklearn", reason="the demo's data come with scikit-learn")
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)  # others may want the processors, too
-    yield
-    torch.set_num_threads(count)
+    with one_thread():  # others may want the processors, too
+        yield
 
 
 def test_demo_reads_more_than_95_percent_of_held_out_digits(tmp_path):

@@ -12,26 +12,13 @@ import pytest
 from tests.tools.cli.terminals import Shown, settled, states
 
 SLOW = """
-    import sys, time
+    import sys
     from gdsload.conversion import recognise
-    from gdsload.conversion.source import Item, Part
+    from tests.conversion.leisurely import Leisurely
 
-    class Slow:
-        kind, threads = "slow numbers", True
-
+    class Slow(Leisurely):
         def __init__(self, path):
-            pass
-
-        def describe(self):
-            return {}
-
-        def parts(self, target_bytes):
-            return [Part(f"part {n}", (n,), 200, 1600) for n in range(4)]
-
-        def read(self, part):
-            for k in range(200):
-                time.sleep(PAUSE)
-                yield Item(f"{k}", dict(n=200 * part.where[0] + k).copy)
+            super().__init__(4, 200, PAUSE, threads=True)
 
     if __name__ == "__main__":
         from gdsload.tools.cli import main
@@ -39,7 +26,7 @@ SLOW = """
         recognise.KINDS["slow"] = ("slow", "Slow")
         sys.modules["gdsload.conversion.sources.slow"] = sys.modules["__main__"]
         sys.exit(main(["convert", "slow.py", "out", "--kind", "slow", "--workers", "2",
-                       "--shard-bytes", "1600", *sys.argv[1:]]))
+                       "--shard-bytes", "3200", *sys.argv[1:]]))
 """
 
 
@@ -67,7 +54,7 @@ def test_a_conversion_shows_at_once_what_it_does_and_then_how_long_it_lasts(slow
     assert all(re.match(r"\d+ s left, [█░]{20} \d+ %", one) for one in bars[2:])
     assert max(map(len, shown[:-1])) < 40
     assert re.match(
-        r"out: 800 samples, 32 KiB in 4 shards,\s+[\d.]+\s+m?s, \d+ samples/s\n  n int64\nnext: gdsload inspect out --html",
+        r"out: 800 samples, 48 KiB in 4 shards,\s+[\d.]+\s+m?s, \d+ samples/s\n  n int64 · m int64\nnext: gdsload ",
         settled(terminal.text).strip(),
     )
 

@@ -37,10 +37,6 @@ def test_help_and_version_can_be_asked_for_in_words(capsys, words, same_as):
     assert ended(capsys, *words.split()).out == ended(capsys, *same_as.split()).out
 
 
-def test_help_of_no_command_is_wrong(capsys):
-    assert "there is no command 'verfy'\nhint: Did you mean 'verify'?" in wrong(capsys, "help", "verfy")
-
-
 @pytest.mark.parametrize("command", ["", *make_parser()[1]])
 @pytest.mark.parametrize("columns", [40, 48, 60, 80])
 def test_help_fits_the_terminal_and_its_explanations_are_no_columns_of_words(capsys, monkeypatch, command, columns):
@@ -84,6 +80,7 @@ def test_every_option_says_what_it_does_and_its_default(command):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["help", "verfy"], "there is no command 'verfy'\nhint: Did you mean 'verify'?"),
         (["--versio"], "error: gdsload has no option --versio\nhint: Did you mean --version? `gdsload --help` lists"),
         (["verify", ".", "--dep"], "error: gdsload verify has no option --dep\nhint: Did you mean --deep"),
         (["convert", "a", "b", "--siz", "3"], "Did you mean --size"),  # an option of a kind
@@ -93,6 +90,11 @@ def test_every_option_says_what_it_does_and_its_default(command):
         (["convert", "a", "b", "--cast", "[1]"], "error: --cast: '[1]' is not NAME=VALUE,...\n"),
         (["inspect", "a", "--shards", "-1"], "error: --shards: -1 is no whole number from 0\n"),
         (["doctor", "a", "--timeout", "-1"], "error: --timeout: -1 is no time\n"),
+        (["bench", "a", "--expect", "gds=maybe"], "'gds=maybe' is not a rule; write gds=no|yes|unavailable|"),
+        (["bench", "a", "--expect", "cold>10"], "--expect: 'cold>10' is not a rule"),
+        (["bench", "a", "--budget", "soon"], "--budget: 'soon' is not a time; write 2min, 90s or 1h"),
+        (["bench", "a", "--budget", "0"], "--budget: '0' is not a time"),
+        (["bench", "a", "--row", "big"], "--row: 'big' is not a size; write 8GiB, 150KB or a number of bytes"),
         (["convert", "--help-source", "image"], "there is no kind 'image'. Did you mean 'images'?"),
     ],
 )  # fmt: skip
@@ -193,32 +195,29 @@ def test_bash_completes(tmp_path, cli):
         assert done.stdout.split() == [wanted]
 
 
-def test_the_first_line_comes_before_torch_also_with_options_of_a_kind(tmp_path):
-    """A line at once: `--size` is of a kind that is found without importing those that need torch."""
-    asked = """
+FIRST_LINE = """
 import sys
 from gdsload.tools.cli.terminal import Bar
-Bar.say = lambda bar, text: sys.exit(f"{text} {'torch' in sys.modules}")
+Bar.say = lambda bar, text: sys.exit((text, "torch" in sys.modules) != ("starting…", False))
 from gdsload.tools.cli import main
 main(["convert", ".", "out", "--size", "32", "--with-key"])
 """
-    program = [sys.executable, "-B", "-c", asked]  # by -B a Python that has not imported torch already
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "starting… False"
-
-
-def test_inspect_and_verify_start_without_torch(tmp_path):
-    """Which takes more than a second, and neither needs it."""
-    with gdsload.ShardWriter(tmp_path / "d") as writer:
-        writer.write({"x": np.ones(3, np.float32), "text": "a"})
-    asked = """
+"""A line at once: `--size` is of a kind that is found without importing those that need torch."""
+WITHOUT_TORCH = """
 import sys
 from gdsload.tools.cli import main
 assert [main([*words.split(), "d"]) for words in ("inspect", "inspect --json", "verify --deep")] == [0, 0, 0]
 sys.exit("torch" in sys.modules)
 """
-    program = [sys.executable, "-B", "-c", asked]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("program", [FIRST_LINE, WITHOUT_TORCH], ids=["a first line", "inspect and verify"])
+def test_commands_start_without_torch(tmp_path, program):
+    """Which takes more than a second."""
+    with gdsload.ShardWriter(tmp_path / "d") as writer:
+        writer.write({"x": np.ones(3, np.float32), "text": "a"})
+    command = [sys.executable, "-B", "-c", program]  # by -B a Python that has not imported torch already
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import re
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -31,21 +30,20 @@ def dataset(tmp_path):
 
 
 def test_a_sound_dataset(dataset, cli):
-    said = cli("verify", dataset)
-    assert re.fullmatch(
-        r"ok  30 samples, 3 shards: \S+ KiB match their checksums \([\d.]+ m?s, \S+ .iB/s\)\n", said.out
-    )
-    assert said.err == ""
     assert "field x: 1 value NaN, 3 infinite" in cli("verify", dataset, "--deep").out
     tree = cli("verify", dataset, "--deep", "--json").tree
     assert (tree["ok"], tree["samples"], tree["shards"]) == (True, 30, 3)
     assert (tree["nan"], tree["infinite"], tree["unchecked_bytes"]) == ({"x": 1}, {"x": 3}, 0)
 
 
+def begin_of(path, column):
+    with open(path, "rb") as file:
+        return load_shard(file.fileno(), str(path)).columns[column].begin
+
+
 def test_every_problem_is_named_and_what_it_spoils(dataset, cli):
     missing, flipped = sorted(dataset.glob("*.safetensors"))[1:]
-    with open(flipped, "rb") as file:
-        begin = load_shard(file.fileno(), str(flipped)).columns["x"].begin
+    begin = begin_of(flipped, "x")
     flip(flipped, begin)
     missing.unlink()
     tree = cli("verify", dataset, "--json", code=1).tree
@@ -136,8 +134,7 @@ def test_a_folder_of_other_files_of_which_one_cannot_be_read(tmp_path, cli):
     for name in "abc":
         save_file({"b": np.zeros((5, 2), bool)}, tmp_path / f"{name}.safetensors")
     for name in "ac":
-        data = (tmp_path / f"{name}.safetensors").read_bytes()
-        (tmp_path / f"{name}.safetensors").write_bytes(data[:-3] + b"\2" + data[-2:])
+        flip(tmp_path / f"{name}.safetensors", begin_of(tmp_path / f"{name}.safetensors", "b") + 7, 1)
     (tmp_path / "b.safetensors").write_bytes(b"none")
     (tmp_path / "d.safetensors").symlink_to(tmp_path / "gone")
     tree = cli("verify", tmp_path, "--deep", "--json", code=1).tree
@@ -151,12 +148,7 @@ def test_files_without_checksums(tmp_path, cli):
     save_file({"b": np.zeros((5, 2), bool), "x": np.array([1, np.nan, 2, -np.inf, 0])}, tmp_path / "a.safetensors")
     assert "have no checksums" in cli("verify", tmp_path).out
     assert "field x: 1 value NaN, 1 infinite" in cli("verify", tmp_path, "--deep").out
-    data = (tmp_path / "a.safetensors").read_bytes()
-    begin = int.from_bytes(data[:8], "little") + 8
-    header = json.loads(data[8:begin])
-    (tmp_path / "a.safetensors").write_bytes(
-        data[: (at := begin + header["b"]["data_offsets"][0] + 5)] + b"\x02" + data[at + 1 :]
-    )
+    flip(tmp_path / "a.safetensors", begin_of(tmp_path / "a.safetensors", "b") + 5, 1)
     cli("verify", tmp_path)
     said = cli("verify", tmp_path, "--deep", code=1)
     assert "field 'b'" in said.err
