@@ -16,7 +16,8 @@ from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import SIZES, bytes_of, extents_of, files_in
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import SIZES, bytes_of, files_in
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 
