@@ -19,7 +19,7 @@ from gdsload.shards import writer as writer_module
 
 # --- schemas from the first sample or batch ---
 
-INFERRED = [
+SAMPLES = [
     (3, Field("int64")),
     (True, Field("bool")),
     (1.5, Field("float64")),
@@ -36,15 +36,6 @@ INFERRED = [
     (np.zeros((2, 3), ">i2"), Field("int16", (2, 3))),
     (torch.zeros(4, dtype=torch.float8_e4m3fn), Field("float8_e4m3fn", (4,))),
 ]
-
-
-@pytest.mark.parametrize(("value", "field"), INFERRED, ids=lambda value: repr(value)[:30])
-def test_schema_of_a_first_sample(tmp_path, value, field):
-    with ShardWriter(tmp_path / "d") as writer:
-        assert writer.schema is None
-        writer.write({"x": value})
-        assert Schema({"x": field}) == writer.schema
-    assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
 
 
 def test_python_floats_are_rounded_by_a_schema_alone(tmp_path):
@@ -91,17 +82,24 @@ BATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("value", "field"), BATCHES, ids=lambda value: str(type(value)))
-def test_schema_of_a_first_batch(tmp_path, value, field):
+@pytest.mark.parametrize(
+    ("write", "value", "field"),
+    [*((ShardWriter.write, *one) for one in SAMPLES), *((ShardWriter.write_batch, *one) for one in BATCHES)],
+    ids=lambda value: repr(value)[:30],
+)
+def test_schema_of_what_is_written_first(tmp_path, write, value, field):
     with ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": value})
-        assert Schema({"x": field}) == writer.schema
-    assert len(ShardDataset(tmp_path / "d")) == 2
+        assert writer.schema is None
+        write(writer, {"x": value})
+        assert writer.schema == Schema({"x": field})
+    dataset = ShardDataset(tmp_path / "d")
+    assert (dataset.schema, len(dataset)) == (Schema({"x": field}), 1 if write is ShardWriter.write else 2)
 
 
 def test_schema_of_a_first_batch_that_is_nested(tmp_path):
     """Made here: the first nested tensor imports much of torch, and not each process that collects tests needs one."""
-    test_schema_of_a_first_batch(tmp_path, nested([2, 3], requires_grad=True), Field("float32", (None, 2)))
+    value, field = nested([2, 3], requires_grad=True), Field("float32", (None, 2))
+    test_schema_of_what_is_written_first(tmp_path, ShardWriter.write_batch, value, field)
 
 
 def test_nested_tensor_with_holes(tmp_path):
@@ -274,10 +272,17 @@ def test_empty_batches(tmp_path):
         writer.write({"x": 1})
 
 
-@pytest.mark.parametrize("shard_bytes", [0, -1, "0", "many", 1.5, None])
-def test_shard_bytes_that_make_no_sense(tmp_path, shard_bytes):
-    with pytest.raises(OptionError, match="shard_bytes is"):
-        ShardWriter(tmp_path / "d", shard_bytes=shard_bytes)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("shard_bytes", value) for value in (0, -1, "0", "many", 1.5, None)),
+        *(("pack_fields", value) for value in ("a", None, 3, [1], b"a")),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, option, value):
+    with pytest.raises(OptionError, match=f"{option} is") as caught:
+        ShardWriter(tmp_path / "d", **{option: value})
+    assert caught.value.option == option
     assert os.listdir(tmp_path) == []
 
 
