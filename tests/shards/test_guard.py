@@ -22,7 +22,6 @@ from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.memory import map_file, unmap
 from gdsload.testing.conformance import extents
 from tests.page_cache import unreadable
 
@@ -127,27 +126,12 @@ def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
         disk.guard.ensure(extents([(3, 5000, 9)]))
 
 
-def test_a_real_mapping_that_was_cut_short(tmp_path):
+def test_a_real_mapping_that_was_cut_short(files):
     """An access that would end the process is an error, and the bytes before the cut can be read."""
-    path = tmp_path / "a"
-    path.write_bytes(bytes(2 * PIECE))
-
-    def read(_file, offset, nbytes):
-        with open(path, "rb") as opened:
-            found = os.pread(opened.fileno(), nbytes, offset)
-        if len(found) < nbytes:
-            raise FileChangedError("it is shorter", file=str(path), offset=offset + len(found))
-
-    with open(path, "rb") as opened:
-        address = map_file(opened.fileno(), 2 * PIECE, "a")
-    os.truncate(path, 3 * PAGE)
-    sure = Guard([str(path)], np.array([address]), read)
-    sure.opened(0, 2 * PIECE)
-    sure.ensure(extents([(0, 0, 3 * PAGE), (0, 2 * PAGE, 7)]))
-    with pytest.raises(FileChangedError, match="it is shorter") as caught:
-        sure.ensure(extents([(0, 2 * PAGE, 2 * PAGE)]))
-    assert caught.value.offset == 3 * PAGE
-    unmap(address, 2 * PIECE)
+    os.truncate(files.sources[0].path, 3 * PAGE)
+    files.ensure(extents([(0, 0, 3 * PAGE), (0, 2 * PAGE, 7)]))
+    with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
+        files.ensure(extents([(0, 2 * PAGE, 2 * PAGE)]))
 
 
 def test_shards_are_opened_while_others_are_asked_for():

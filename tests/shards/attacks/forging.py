@@ -26,10 +26,10 @@ Change = Callable[[dict], object]
 
 
 class Attack(NamedTuple):
-    """A change of a good header or index, or what to put into it, and the complaint that must follow."""
+    """A change of a good header or index, and the complaint that must follow."""
 
     tries: str
-    change: object
+    change: Change
     says: str
     field: str | None = None
 
