@@ -307,20 +307,16 @@ def test_shards_without_an_index_are_refused(small):
     assert ShardDataset(shards_of(small)[0])[0]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"{}", b"null", None], ids=str)
-def test_shards_with_a_damaged_index_are_refused(small, damage):
-    raw = (small / "index.json").read_bytes()
-    (small / "index.json").write_bytes(raw[:-10] if damage is None else damage)
-    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
+@pytest.mark.parametrize(
+    ("nbytes", "says"),
+    [*((count, "it is no valid JSON") for count in (0, 1, 300)), (2**40, "it has .* bytes; the most is 1073741824")],
+)
+def test_shards_with_a_damaged_index_are_refused(small, nbytes, says):
+    """One that is too long is not even read."""
+    os.truncate(small / "index.json", nbytes)
+    with pytest.raises(FormatError, match=f"no valid index of a dataset(.|\n)*{says}") as caught:
         ShardDataset(small)
     assert str(small / "index.json") == caught.value.file
-
-
-def test_index_that_is_too_long_is_refused_unread(small):
-    os.truncate(small / "index.json", 2**40)
-    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
-        ShardDataset(small)
-    assert caught.value.problems[0].message == "it has 1099511627776 bytes; the most is 1073741824"
 
 
 def test_shards_may_be_links_into_folders_of_shards(small, expect):
