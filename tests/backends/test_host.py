@@ -64,7 +64,7 @@ def populated(monkeypatch):
 
 @pytest.fixture
 def told_by_mincore(monkeypatch):
-    """Return whether a page is there. A virtual drive may read it before the kernel says that it is not (test_residency)."""
+    """Return whether a page is there. A virtual drive may read it before the kernel says that it is not (test_page_cache)."""
 
     def is_resident(files, file, offset):
         return bool(in_cache(Path(files.sources[file].path))[offset // mmap.PAGESIZE])
