@@ -90,16 +90,6 @@ def test_text_that_is_no_utf8_is_refused(small):
             ShardDataset(small, mmap=mmap)[1]
 
 
-@pytest.fixture
-def ragged(tmp_path):
-    """One shard of four samples of 2, 0, 3 and 1 rows, and the place of its offsets."""
-    with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}) as writer:
-        for length in (2, 0, 3, 1):
-            writer.write({"x": np.arange(length, dtype=np.int16)})
-    path = shards_of(tmp_path / "r")[0]
-    return tmp_path / "r", path, header_of(path).tensors["gdsload:offsets:x"].begin
-
-
 @pytest.mark.parametrize(
     ("number", "value", "sample"),
     [
@@ -108,8 +98,13 @@ def ragged(tmp_path):
         *[(4, value, 3) for value in (5, 7, 2**63 - 1, -1)],  # they end with the number of rows
     ],
 )
-def test_offsets_that_cannot_be_are_refused(ragged, number, value, sample):
-    folder, path, begin = ragged
+def test_offsets_that_cannot_be_are_refused(tmp_path, number, value, sample):
+    folder = tmp_path / "r"
+    with ShardWriter(folder, {"x": Field("int16", (None,))}) as writer:
+        for length in (2, 0, 3, 1):
+            writer.write({"x": np.arange(length, dtype=np.int16)})
+    path = shards_of(folder)[0]
+    begin = header_of(path).tensors["gdsload:offsets:x"].begin
     poke(path, begin + 8 * number, value.to_bytes(8, "little", signed=True))
     for mmap in (True, False):
         dataset = ShardDataset(folder, mmap=mmap)

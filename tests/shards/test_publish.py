@@ -16,12 +16,6 @@ from tests.page_cache import open_paths
 from tests.shards.failing_calls import failing
 
 
-def lock_of(place):
-    """The descriptor of a folder's lock."""
-    [found] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
-    return found
-
-
 def test_folder_is_hidden_and_locked(tmp_path):
     place = Publication(str(tmp_path / "d"), overwrite=False)
     assert re.fullmatch(r"\.d\.gdsload-[0-9a-f]{12}", os.path.basename(place.folder))
@@ -94,7 +88,8 @@ def test_folder_that_cannot_be_removed_keeps_its_lock(tmp_path):
 @pytest.mark.parametrize("name", ["[a-z]*", "a.gdsload-x", "ä b", "..."])
 def test_odd_names(tmp_path, name):
     place = Publication(str(tmp_path / name), overwrite=False)
-    os.close(lock_of(place))  # as if the writer had been killed
+    [lock] = [fd.name for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
+    os.close(int(lock))  # as if the writer had been killed
     other = Publication(str(tmp_path / name), overwrite=False)
     assert not os.path.exists(place.folder)
     other.publish()

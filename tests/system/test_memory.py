@@ -50,20 +50,12 @@ KEEPERS = {
 }
 
 
-@pytest.fixture(params=[False, True])
-def pinned(request, monkeypatch):
-    """Return whether a pool's memory is pinned; that is not really done."""
-    real = torch.empty
-
-    def empty(*given, pin_memory=False, **more):
-        return real(*given, **more)
-
-    monkeypatch.setattr(torch, "empty", empty)
-    return request.param
-
-
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("make", KEEPERS.values(), ids=KEEPERS.keys())
-def test_memory_stays_while_anything_of_it_lives(make, pinned):
+def test_memory_stays_while_anything_of_it_lives(make, pinned, monkeypatch):
+    real = torch.empty
+    # Nothing is really pinned.
+    monkeypatch.setattr(torch, "empty", lambda *given, **more: real(*given, **more | {"pin_memory": False}))
     pool = BatchPool(2**20, pinned=pinned)
     lease = pool.lease(1000)
     where = address_of(lease)

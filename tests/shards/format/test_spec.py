@@ -116,12 +116,6 @@ def test_worked_example_is_what_the_code_writes(version):
     words = " ".join(SPECS[version].split())
     assert f"it is {len(text)} bytes without any and then {length - 8 - len(text)} blanks" in words
     assert f"The file has {len(raw)} bytes." in words
-
-
-@pytest.mark.parametrize("version", SPECS)
-def test_worked_example_hexdump_is_the_file(version):
-    raw = example(version)
-    length = header_bytes(raw[:8], len(raw), "example")
     shown = bytearray(len(raw))
     shown[:length] = raw[:length]
     for line in code_blocks(version, "hexdump")[0].splitlines():
