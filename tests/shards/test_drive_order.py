@@ -56,6 +56,7 @@ def test_drives_take_turns(lies_on, files):
     chosen = order.interleaved(files)
     assert sorted(chosen.tolist()) == list(range(len(files)))
     drives = order.of[files[chosen]]
+    assert order.alone(files) == (len(set(drives.tolist())) <= 1)
     done = np.zeros(order.count, np.int64)
     total = np.bincount(drives, minlength=order.count)
     for drive in drives.tolist():
@@ -66,14 +67,6 @@ def test_drives_take_turns(lies_on, files):
     for drive in range(order.count):  # of one drive they stay in order
         mine = chosen[drives == drive]
         assert (np.diff(mine) > 0).all()
-
-
-def test_alone():
-    order = DriveOrder("aab")
-    assert order.alone(np.array([0, 1, 0]))
-    assert order.alone(np.zeros(0, np.int64))
-    assert not order.alone(np.array([1, 2]))
-    assert DriveOrder([]).alone(np.zeros(0, np.int64))
 
 
 def test_drives_are_told_apart_by_their_file_systems(tmp_path):

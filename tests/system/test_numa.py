@@ -33,9 +33,6 @@ class Machine:
     def gpu(self, node, place=PLACE):
         self.write(f"sys/bus/pci/devices/{place}/numa_node", node)
 
-    def node(self):
-        return node_of(GPU, self.tree)
-
     def near(self):
         return processors_near(GPU, self.tree)
 
@@ -93,7 +90,7 @@ def test_one_node_needs_no_asking(machine, monkeypatch, lists):
     machine.nodes(*lists)
     machine.gpu("0\n")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: pytest.fail("torch was asked"))
-    assert (machine.node(), machine.near()) == (-1, None)
+    assert (node_of(GPU, machine.tree), machine.near()) == (-1, None)
 
 
 @pytest.mark.parametrize("error", [AssertionError("no CUDA"), RuntimeError("no driver"), ValueError("no such device")])

@@ -35,10 +35,6 @@ def shard(**values: object) -> Change:
     return lambda tree: tree["shards"][1].update(values)
 
 
-def file(name: object) -> Change:
-    return shard(file=name)
-
-
 PLAIN = r"shards\[1\]: .* is no plain file name"
 COUNT = r"shards\[1\]: samples is .* no whole number from 1"
 SIZE = r"shards\[1\]: bytes is .* no whole number from 1"
@@ -47,16 +43,16 @@ KEYS = r"shards\[1\]: an entry has exactly file, samples, bytes and sha256"
 
 # _entry_complaint: files outside the folder
 FILES = {
-    "I001": Attack("the folder above", file("../x.safetensors"), PLAIN),
-    "I005": Attack("no name", file(""), PLAIN),
-    "I006": Attack("the folder itself", file("."), PLAIN),
-    "I007": Attack("the folder above, as a file", file(".."), PLAIN),
-    "I008": Attack("a name that C ends early", file("0.safetensors\0.txt"), PLAIN),
-    "I009": Attack("half a surrogate pair", file("\ud800"), PLAIN),
-    "I011": Attack("the other slash", file("..\\x.safetensors"), PLAIN),
-    "I014": Attack("a number, which open() takes for a descriptor", file(0), PLAIN),
-    "I017": Attack("a name of a megabyte", file("/" * 10**6), PLAIN),
-    "I018": Attack("one shard twice", file("0.safetensors"), r"shards\[1\]: '0.safetensors' is listed twice"),
+    "I001": Attack("the folder above", shard(file="../x.safetensors"), PLAIN),
+    "I005": Attack("no name", shard(file=""), PLAIN),
+    "I006": Attack("the folder itself", shard(file="."), PLAIN),
+    "I007": Attack("the folder above, as a file", shard(file=".."), PLAIN),
+    "I008": Attack("a name that C ends early", shard(file="0.safetensors\0.txt"), PLAIN),
+    "I009": Attack("half a surrogate pair", shard(file="\ud800"), PLAIN),
+    "I011": Attack("the other slash", shard(file="..\\x.safetensors"), PLAIN),
+    "I014": Attack("a number, which open() takes for a descriptor", shard(file=0), PLAIN),
+    "I017": Attack("a name of a megabyte", shard(file="/" * 10**6), PLAIN),
+    "I018": Attack("one shard twice", shard(file="0.safetensors"), r"shards\[1\]: '0.safetensors' is listed twice"),
 }
 
 # _entry_complaint: numbers and digests
