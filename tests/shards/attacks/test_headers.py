@@ -59,6 +59,7 @@ PREFIXES = {
 JSON = {
     "H020": Attack("a header of no bytes", b"", 2, r"begins with '\{', but with b''", None, 8),
     "H024": Attack("hiding behind a leading blank", b" " + GOOD, 4, r"begins with '\{', but with b' '", None, 8),
+    "H025": Attack("hiding behind a byte order mark", b"\xef\xbb\xbf" + GOOD, 4, r"begins with '\{'", None, 8),
     "H026": Attack("a brace alone", b"{ ", 0, "no valid JSON", None, 10),
     "H028": Attack("a second object after the first", GOOD + GOOD, 4, "no valid JSON: Extra data", None, 8 + len(GOOD)),
     "H031": Attack("bytes that are no UTF-8", GOOD.replace(b"x", b"\xff"), 4, "no valid UTF-8", None, 10),

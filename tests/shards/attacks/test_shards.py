@@ -102,6 +102,7 @@ HEAD = {
     "S020": Attack("more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"),
     "S022": Attack("a sample too many", text_of(SAMPLES, "6"), r"F32 \[5, 3\], but the schema says F32 \[6, 3\]", "x"),
     "S023": Attack("one sample too few", text_of(SAMPLES, "4"), r"offsets are I64 \[5\], not I64 \[6\]", TOKENS),
+    "S024": Attack("very many samples", text_of(SAMPLES, "9" * 18), r"schema says F32 \[999999999999999999, 3\]", "x"),
 }
 
 # _Reading._stored
@@ -136,6 +137,7 @@ OFFSETS = {
 # _Reading._column, _Reading._others, and the alignment
 TENSORS = {
     "S080": Attack("a field missing", renamed("x", "y"), "there is no tensor 'x'", "x"),
+    "S081": Attack("a scalar in place of rows", tensor("mask", shape=[7, 1]), "the schema says BOOL .7.", "mask"),
     "S082": Attack("a stranger inside the padding", renamed("gdsload:pad:0", "y"), "neither a field, nor offsets", "y"),
     "S084": Attack("unused offsets", renamed("gdsload:pad:0", "gdsload:offsets:y"), "nor padding", "gdsload:offsets:y"),
     "S085": Attack("padding of another dtype", tensor("gdsload:pad:0", dtype="I8"), "nor padding", "gdsload:pad:0"),
