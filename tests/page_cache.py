@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from gdsload.shards import guard
 from gdsload.system import memory
 from gdsload.system.bulk_reads import BulkReads
 
@@ -77,3 +78,9 @@ def fail_reads(monkeypatch):
 
     monkeypatch.setattr(os, "preadv", fail)
     monkeypatch.setattr(BulkReads, "read", lambda _self, fds, *_: np.full(len(fds), -errno.EIO))
+
+
+def unreadable(monkeypatch):
+    """Have no page be there, neither for a mapping nor for a read."""
+    monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
+    fail_reads(monkeypatch)

@@ -2,14 +2,12 @@
 
 import ctypes
 
-import numpy as np
 from hypothesis import strategies as st
 
 from gdsload.backends.base import ShardAddresses
 from gdsload.backends.host import HostBackend
 from gdsload.shards.catalog import open_catalog
 from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import Extents
 
 SIZES = [100_003, 8_000, 1, 2_500_000]
 """The rows, of three bytes each, of the shards in the fixture `folder`."""
@@ -30,11 +28,6 @@ class Reachable(HostBackend):
 
 def files_in(folder, *, mapped):
     return LocalFiles(open_catalog(str(folder)).sources, mapped=mapped)
-
-
-def extents_of(wanted):
-    columns = zip(*wanted, strict=True) if wanted else [[]] * 3
-    return Extents(*(np.array(column, np.int64) for column in columns))
 
 
 def within(sizes, wanted):

@@ -18,11 +18,11 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.drive_order import file_system_of
 from gdsload.system.cufile_batches import ReadsUnderWayError
 from gdsload.system.memory import address_of, memory_at
-from tests.backends.extents import bytes_of, extents_of, within
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import bytes_of, within
 from tests.drives import files_of
 
 SIZES = [60_003, 5_000, 300_000]
-CHUNK = 16 * 2**20
 
 
 class Engine:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
-from gdsload import FileChangedError, ReadError
+from gdsload import ReadError
 from gdsload.backends.host import HostBackend
 from gdsload.shards import guard
 from gdsload.shards import page_cache as residency
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.prepared_reads import PreparedReads
-from tests.backends.extents import SIZES, bytes_of, extents_of, files_in
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import SIZES, bytes_of, files_in
 from tests.page_cache import LIBC, chill, fail_reads, in_cache
 
 
@@ -64,7 +64,7 @@ def populated(monkeypatch):
 
 @pytest.fixture
 def told_by_mincore(monkeypatch):
-    """Return whether a page is there. A virtual drive may read it before the kernel says that it is not (test_residency)."""
+    """Return whether a page is there. A virtual drive may read it before the kernel says that it is not (test_page_cache)."""
 
     def is_resident(files, file, offset):
         return bool(in_cache(Path(files.sources[file].path))[offset // mmap.PAGESIZE])
@@ -140,16 +140,6 @@ def test_pages_that_nobody_vouches_for_are_read_ahead(to_close, folder, contents
 
 
 # --- what goes wrong ---
-
-
-def test_mapped_file_that_became_shorter(to_close, tmp_path, monkeypatch):
-    safetensors.numpy.save_file({"x": np.zeros((100, 4096), np.uint8)}, tmp_path / "a.safetensors")
-    backend = to_close(backend_of(tmp_path, mapped=True))
-    backend.files.ensure_open(np.array([0]))
-    os.truncate(tmp_path / "a.safetensors", 8192)
-    monkeypatch.setattr(residency, "_NOWAIT", None)
-    with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
-        backend.read(extents_of([(0, 300_000, 10)])).completion.wait()
 
 
 def test_disk_that_fails(to_close, folder, monkeypatch):

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gdsload.backends import mapped
 from gdsload.backends.mapped import MappedBackend
 from gdsload.errors import BackendUnavailableError, BudgetError
-from tests.backends.extents import extents_of, files_in
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import files_in
 
 
 class Cuda:

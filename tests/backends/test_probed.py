@@ -8,7 +8,8 @@ from gdsload.backends.host import HostBackend
 from gdsload.backends.probed import ProbedBackend
 from gdsload.backends.request import one_way
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import extents_of, files_in
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import files_in
 from tests.pools import no_threads
 
 

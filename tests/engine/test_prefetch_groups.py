@@ -38,13 +38,6 @@ def test_they_begin_with_one_batch_and_grow_unless_all_are_large(runner, room, f
     assert [len(steps) for steps in started(runner, **room)][: len(first)] == first
 
 
-def test_a_consumer_never_starts_all_at_once():
-    source = Noting()
-    with closing(over(source, Runner(0, tapers=True))) as prefetcher:
-        assert len(prefetcher.get().batches) == 1
-    assert len(source.started) == 2  # and not all that there is room for
-
-
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("least", [1, 3, 1000])
 @pytest.mark.parametrize("start", [0, 1, 98, 100])
@@ -104,7 +97,13 @@ def test_fewer_are_ahead_where_each_takes_long_to_make():
 @pytest.mark.parametrize("start", [0, 57])
 @pytest.mark.parametrize(
     ("threads", "landing", "counts"),
-    [(1, "none", [LEAST]), (1, "first", [2, 1 + LEAST]), (1, "each", [2, 1 + LEAST]), (0, "at once", [2])],
+    [
+        (1, "none", [LEAST]),
+        (1, "first", [2, 1 + LEAST]),
+        (1, "each", [2, 1 + LEAST]),
+        (0, "none", [2]),
+        (0, "at once", [2]),
+    ],
 )
 def test_a_first_group_that_is_there_is_made_before_further_ones_are_started(start, threads, landing, counts):
     """Nothing else would come to the consumer meanwhile; what comes after it may wait for its reads.

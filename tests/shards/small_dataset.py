@@ -1,4 +1,4 @@
-"""A small dataset, of several shards or of one, and odd names of fields."""
+"""A small dataset, of several shards or of one, one of numbers, and odd names of fields."""
 
 import numpy as np
 
@@ -26,3 +26,10 @@ def write_small(path, samples=20, mark=0, **options):
     with ShardWriter(path, SCHEMA, **{"shard_bytes": 400, **options}) as writer:
         for number in range(samples):
             writer.write(sample_of(number, mark))
+
+
+def write_numbers(path, *values, **options):
+    """Write a dataset of the field ``n``."""
+    with ShardWriter(path, **options) as writer:
+        for value in values:
+            writer.write({"n": value})

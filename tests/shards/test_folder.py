@@ -90,16 +90,6 @@ def test_text_that_is_no_utf8_is_refused(small):
             ShardDataset(small, mmap=mmap)[1]
 
 
-@pytest.fixture
-def ragged(tmp_path):
-    """One shard of four samples of 2, 0, 3 and 1 rows, and the place of its offsets."""
-    with ShardWriter(tmp_path / "r", {"x": Field("int16", (None,))}) as writer:
-        for length in (2, 0, 3, 1):
-            writer.write({"x": np.arange(length, dtype=np.int16)})
-    path = shards_of(tmp_path / "r")[0]
-    return tmp_path / "r", path, header_of(path).tensors["gdsload:offsets:x"].begin
-
-
 @pytest.mark.parametrize(
     ("number", "value", "sample"),
     [
@@ -108,8 +98,13 @@ def ragged(tmp_path):
         *[(4, value, 3) for value in (5, 7, 2**63 - 1, -1)],  # they end with the number of rows
     ],
 )
-def test_offsets_that_cannot_be_are_refused(ragged, number, value, sample):
-    folder, path, begin = ragged
+def test_offsets_that_cannot_be_are_refused(tmp_path, number, value, sample):
+    folder = tmp_path / "r"
+    with ShardWriter(folder, {"x": Field("int16", (None,))}) as writer:
+        for length in (2, 0, 3, 1):
+            writer.write({"x": np.arange(length, dtype=np.int16)})
+    path = shards_of(folder)[0]
+    begin = header_of(path).tensors["gdsload:offsets:x"].begin
     poke(path, begin + 8 * number, value.to_bytes(8, "little", signed=True))
     for mmap in (True, False):
         dataset = ShardDataset(folder, mmap=mmap)
@@ -144,12 +139,12 @@ def test_verify_reports_every_block_that_differs(tmp_path):
 # --- index and shards ---
 
 
-def refuses_shard(folder, number, message, kind=FormatError):
+def refuses_shard(folder, number, message):
     """The shard is refused when it is read, and by verify; the others can be read."""
     for mmap in (True, False):
         dataset = ShardDataset(folder, mmap=mmap)
         first = int(dataset.counts[:number].sum())
-        with pytest.raises(kind, match=message) as caught:
+        with pytest.raises(FormatError, match=message) as caught:
             dataset[first]
         assert str(shards_of(folder)[number]) == caught.value.file
         assert dataset[0] is not None or number == 0
@@ -307,20 +302,16 @@ def test_shards_without_an_index_are_refused(small):
     assert ShardDataset(shards_of(small)[0])[0]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"{}", b"null", None], ids=str)
-def test_shards_with_a_damaged_index_are_refused(small, damage):
-    raw = (small / "index.json").read_bytes()
-    (small / "index.json").write_bytes(raw[:-10] if damage is None else damage)
-    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
+@pytest.mark.parametrize(
+    ("nbytes", "says"),
+    [*((count, "it is no valid JSON") for count in (0, 1, 300)), (2**40, "it has .* bytes; the most is 1073741824")],
+)
+def test_shards_with_a_damaged_index_are_refused(small, nbytes, says):
+    """One that is too long is not even read."""
+    os.truncate(small / "index.json", nbytes)
+    with pytest.raises(FormatError, match=f"no valid index of a dataset(.|\n)*{says}") as caught:
         ShardDataset(small)
     assert str(small / "index.json") == caught.value.file
-
-
-def test_index_that_is_too_long_is_refused_unread(small):
-    os.truncate(small / "index.json", 2**40)
-    with pytest.raises(FormatError, match="no valid index of a dataset") as caught:
-        ShardDataset(small)
-    assert caught.value.problems[0].message == "it has 1099511627776 bytes; the most is 1073741824"
 
 
 def test_shards_may_be_links_into_folders_of_shards(small, expect):

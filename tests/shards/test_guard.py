@@ -21,16 +21,12 @@ from gdsload.shards.catalog import open_catalog
 from gdsload.shards.guard import Guard
 from gdsload.shards.identity import ShardSource
 from gdsload.shards.local_files import LocalFiles
-from gdsload.shards.reads import Extents
 from gdsload.shards.shard_table import ShardTable
-from gdsload.system.memory import map_file, unmap
+from gdsload.testing.conformance import extents
+from tests.page_cache import unreadable
 
 PIECE, PAGE = 2**17, mmap.PAGESIZE
 SIZES = [3 * PIECE, 5 * PAGE + 17, PIECE + 1, 20 * PIECE]
-
-
-def extents(*found):
-    return Extents(*(np.array(column, np.int64) for column in zip(*found, strict=True)))
 
 
 class Disk:
@@ -66,7 +62,7 @@ class Disk:
     def ensure(self, *found, **options):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(guard, "populate", self.populate)
-            self.guard.ensure(extents(*found), **options)
+            self.guard.ensure(extents(found), **options)
 
 
 @st.composite
@@ -104,7 +100,7 @@ def test_what_is_wanted_is_brought_in_and_only_its_own_pages_can_fail(found, bad
         del disk.populated[:]
         disk.ensure(*found)
         assert disk.populated == []
-        assert disk.guard.missing(extents(*found)) is None
+        assert disk.guard.missing(extents(found)) is None
 
 
 @settings(derandomize=True, max_examples=100)
@@ -114,9 +110,9 @@ def test_whole_pieces_that_were_populated_are_not_asked_for_again(found):
     disk, size, whole = Disk([4 * PIECE + 5]), 4 * PIECE + 5, set()
     for offset, nbytes in found:
         end = min(offset + nbytes, size)
-        disk.guard.populate(0, offset, end - offset, extents((0, offset, end - offset)))
+        disk.guard.populate(0, offset, end - offset, extents([(0, offset, end - offset)]))
         whole |= {piece for piece in range(5) if offset <= piece * PIECE and min((piece + 1) * PIECE, size) <= end}
-        assert [disk.guard.missing(extents((0, piece * PIECE, 1))) is None for piece in range(5)] == [
+        assert [disk.guard.missing(extents([(0, piece * PIECE, 1)])) is None for piece in range(5)] == [
             piece in whole for piece in range(5)
         ]
         assert disk.guard.left == 5 - len(whole)
@@ -127,30 +123,15 @@ def test_pages_that_can_be_read_but_not_mapped(monkeypatch):
     disk = Disk(SIZES)
     monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
     with pytest.raises(ReadError, match="file 3, byte 4096: its bytes can be read, but .* Pass `mmap=False`"):
-        disk.guard.ensure(extents((3, 5000, 9)))
+        disk.guard.ensure(extents([(3, 5000, 9)]))
 
 
-def test_a_real_mapping_that_was_cut_short(tmp_path):
+def test_a_real_mapping_that_was_cut_short(files):
     """An access that would end the process is an error, and the bytes before the cut can be read."""
-    path = tmp_path / "a"
-    path.write_bytes(bytes(2 * PIECE))
-
-    def read(_file, offset, nbytes):
-        with open(path, "rb") as opened:
-            found = os.pread(opened.fileno(), nbytes, offset)
-        if len(found) < nbytes:
-            raise FileChangedError("it is shorter", file=str(path), offset=offset + len(found))
-
-    with open(path, "rb") as opened:
-        address = map_file(opened.fileno(), 2 * PIECE, "a")
-    os.truncate(path, 3 * PAGE)
-    sure = Guard([str(path)], np.array([address]), read)
-    sure.opened(0, 2 * PIECE)
-    sure.ensure(extents((0, 0, 3 * PAGE), (0, 2 * PAGE, 7)))
-    with pytest.raises(FileChangedError, match="it is shorter") as caught:
-        sure.ensure(extents((0, 2 * PAGE, 2 * PAGE)))
-    assert caught.value.offset == 3 * PAGE
-    unmap(address, 2 * PIECE)
+    os.truncate(files.sources[0].path, 3 * PAGE)
+    files.ensure(extents([(0, 0, 3 * PAGE), (0, 2 * PAGE, 7)]))
+    with pytest.raises(FileChangedError, match="the file became shorter while it was being read"):
+        files.ensure(extents([(0, 2 * PAGE, 2 * PAGE)]))
 
 
 def test_shards_are_opened_while_others_are_asked_for():
@@ -162,8 +143,8 @@ def test_shards_are_opened_while_others_are_asked_for():
     def ask():
         for file in range(count):
             opened.acquire()
-            sure.populate(file, 0, PIECE + 1, extents((file, 0, PIECE + 1)))
-            if sure.missing(extents((file, 0, PIECE + 1))) is not None:
+            sure.populate(file, 0, PIECE + 1, extents([(file, 0, PIECE + 1)]))
+            if sure.missing(extents([(file, 0, PIECE + 1)])) is not None:
                 errors.append(file)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -194,7 +175,7 @@ def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_pa
     thread.start()
     try:
         while thread.is_alive():
-            assert len(files.missing(extents((0, 0, 1)))) == 1
+            assert len(files.missing(extents([(0, 0, 1)]))) == 1
             assert files.in_mappings(files.base[first]).all()
     finally:
         thread.join()
@@ -204,31 +185,13 @@ def test_what_is_mapped_and_missing_is_told_while_other_shards_are_opened(tmp_pa
 # --- who touches mappings ---
 
 
-@pytest.fixture
-def failing(monkeypatch):
-    """Pages that cannot be read, as mappings and reads tell it: call it with nothing to have them fail."""
-
-    def fail():
-        real = os.preadv
-
-        def refuse(fd, buffers, offset, *flags):
-            if flags:
-                return real(fd, buffers, offset, *flags)  # a look: the page cache may have what the disk has lost
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        monkeypatch.setattr(guard, "populate", lambda *_: errno.EFAULT)
-        monkeypatch.setattr(os, "preadv", refuse)
-
-    return fail
-
-
-def test_offsets_are_made_sure_of_before_they_are_touched(tmp_path, failing):
+def test_offsets_are_made_sure_of_before_they_are_touched(tmp_path, monkeypatch):
     with gdsload.ShardWriter(tmp_path / "shards", {"t": gdsload.Field("int32", (None,))}) as writer:
         writer.write_batch({"t": [np.arange(number % 7, dtype=np.int32) for number in range(2000)]})
     catalog = open_catalog(str(tmp_path / "shards"))
     table = ShardTable.of(catalog.sources, catalog.stored, mapped=True)
     table.ensure_open(np.array([0]))
-    failing()
+    unreadable(monkeypatch)
     with pytest.raises(ReadError, match=r"shard-00000.safetensors, byte \d+: reading failed: Input/output error"):
         table.extents("t", table.locate(np.array([5])))
     table.files.close()
@@ -244,23 +207,23 @@ def files(tmp_path):
     found.close()
 
 
-def test_rows_that_look_resident_are_made_sure_of(files, failing, monkeypatch):
+def test_rows_that_look_resident_are_made_sure_of(files, monkeypatch):
     backend = HostBackend(files)
     monkeypatch.setattr(LocalFiles, "is_resident", lambda *_: True)
-    failing()
+    unreadable(monkeypatch)
     with pytest.raises(ReadError, match="a.safetensors, byte 8192: reading failed: Input/output error"):
-        backend.read(extents((0, 9000, 10))).completion.wait()
+        backend.read(extents([(0, 9000, 10)])).completion.wait()
     backend.close()
 
 
-def test_pages_that_cannot_be_registered_because_they_cannot_be_read(files, failing, monkeypatch):
+def test_pages_that_cannot_be_registered_because_they_cannot_be_read(files, monkeypatch):
     """CUDA only says that it could not. The pages are asked for once more, though they were populated before."""
     files.ensure(files.whole(0))
     monkeypatch.setattr(mapped, "register_host", lambda *_, **_options: "invalid argument")
     backend = mapped.MappedBackend(files, torch.device("cuda"), register_bytes=2**30)
     with pytest.raises(BackendUnavailableError, match="cannot be registered with CUDA: invalid argument"):
-        backend.read(extents((0, 9000, 10)))
-    failing()
+        backend.read(extents([(0, 9000, 10)]))
+    unreadable(monkeypatch)
     with pytest.raises(ReadError, match="a.safetensors, byte 0: reading failed: Input/output error"):
-        backend.read(extents((0, 9000, 10)))
+        backend.read(extents([(0, 9000, 10)]))
     backend.close()

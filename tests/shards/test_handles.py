@@ -71,22 +71,6 @@ def test_the_least_recently_used_ones_are_closed():
     assert sorted(opened.open.values()) == [0, 2, 3]
 
 
-def test_a_call_that_fails_lends_nothing():
-    opened = Opened()
-
-    def make(file):
-        if file == 5:
-            raise OSError("no")
-        return opened.make(file)
-
-    table = HandleTable(FILES, make, opened.end, 0)
-    with pytest.raises(OSError, match="no"):
-        table.lend(np.array([1, 5, 2]))
-    with table.lent(3):
-        pass  # at its end, all that nobody uses is closed
-    assert opened.open == {}
-
-
 def test_threads_share_them():
     opened = Opened()
     table = table_of(opened, most=2)

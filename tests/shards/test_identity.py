@@ -52,6 +52,17 @@ def clock(monkeypatch):
     return clock
 
 
+@pytest.fixture
+def passing(opened, folder, clock):
+    """All files of a folder, over which looks pass for a while: the last one took long."""
+    table = opened(folder)
+    table.check(np.arange(10))
+    clock.each_s = 1.0
+    table.check(np.array([0]))
+    clock.looked.clear()
+    return table
+
+
 def test_no_look_is_believed_but_before_a_read(opened, folder, clock):
     table = opened(folder)
     for _ in range(3):
@@ -76,12 +87,8 @@ def test_looking_takes_a_share_of_the_time_and_no_more(opened, folder, clock):
     assert 0.03 < looking / (clock.now - began) < 0.06
 
 
-def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(opened, folder, clock):
-    table = opened(folder)
-    table.check(np.arange(10))
-    clock.each_s = 1.0
-    table.check(np.array([0]))
-    clock.looked.clear()
+def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(passing, clock):
+    table = passing
     table.check(np.array([3, 5, 3]))
     clock.now += 1e-6
     table.check(np.array([5, 7]))
@@ -98,12 +105,9 @@ def test_what_was_passed_over_is_looked_at_in_the_end_and_nothing_else(opened, f
     assert clock.looked == []
 
 
-def test_a_look_that_began_before_the_read_does_not_count(opened, folder, clock, monkeypatch):
+def test_a_look_that_began_before_the_read_does_not_count(passing, folder, clock, monkeypatch):
     """Another thread's batch is passed over while a look is under way that may have been at the file already."""
-    table, stat = opened(folder), os.stat
-    table.check(np.arange(10))
-    clock.each_s = 1.0
-    table.check(np.array([0]))
+    table, stat = passing, os.stat
 
     def meanwhile(path, **options):
         found = stat(path, **options)
@@ -119,12 +123,9 @@ def test_a_look_that_began_before_the_read_does_not_count(opened, folder, clock,
         table.check_passed()
 
 
-def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(opened, folder, clock, monkeypatch):
+def test_who_notes_late_what_it_passed_over_takes_no_other_note_back(passing, clock, monkeypatch):
     """A thread loses the processor right after it has asked the clock; another looks at the file, and a third passes it over."""
-    table = opened(folder)
-    table.check(np.arange(10))
-    clock.each_s = 1.0
-    table.check(np.array([0]))
+    table = passing
 
     def meanwhile():
         began = clock.now

@@ -14,12 +14,7 @@ from gdsload.shards import publish as publish_module
 from gdsload.shards.publish import Publication
 from tests.page_cache import open_paths
 from tests.shards.failing_calls import failing
-
-
-def lock_of(place):
-    """The descriptor of a folder's lock."""
-    [found] = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
-    return found
+from tests.shards.small_dataset import write_numbers
 
 
 def test_folder_is_hidden_and_locked(tmp_path):
@@ -94,17 +89,12 @@ def test_folder_that_cannot_be_removed_keeps_its_lock(tmp_path):
 @pytest.mark.parametrize("name", ["[a-z]*", "a.gdsload-x", "ä b", "..."])
 def test_odd_names(tmp_path, name):
     place = Publication(str(tmp_path / name), overwrite=False)
-    os.close(lock_of(place))  # as if the writer had been killed
+    [lock] = [fd.name for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == f"{place.folder}.lock"]
+    os.close(int(lock))  # as if the writer had been killed
     other = Publication(str(tmp_path / name), overwrite=False)
     assert not os.path.exists(place.folder)
     other.publish()
     assert [name] == os.listdir(tmp_path)
-
-
-def dataset(path, *values, **options):
-    with gdsload.ShardWriter(path, **options) as writer:
-        for value in values:
-            writer.write({"n": value})
 
 
 FOREIGN = {
@@ -120,17 +110,16 @@ FOREIGN = {
 
 def test_a_damaged_index_of_any_size_is_replaced(tmp_path):
     """Read whole, this one takes more memory than there is."""
-    dataset(tmp_path / "d", 1)
+    write_numbers(tmp_path / "d", 1)
     os.truncate(tmp_path / "d" / "index.json", 2**42)
-    with gdsload.ShardWriter(tmp_path / "d", overwrite=True) as writer:
-        writer.write({"n": 2})
+    write_numbers(tmp_path / "d", 2, overwrite=True)
     assert int(gdsload.ShardDataset(tmp_path / "d")[0]["n"]) == 2
 
 
 @pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("moment", ["before", "meanwhile"])
 def test_a_folder_with_other_files_is_not_replaced(tmp_path, make, moment):
-    dataset(tmp_path / "d", 1)
+    write_numbers(tmp_path / "d", 1)
     if moment == "before":
         make(tmp_path / "d")
     match = r"more than a dataset, which would be lost: ('.+'|.* and 2 more)\. Move"

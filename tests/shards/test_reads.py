@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gdsload.errors import ReadError
-from gdsload.shards.reads import coalesce, concat_extents, cut, distinct, shares, within
+from gdsload.shards.reads import coalesce, concat_extents, cut, distinct, within
 from gdsload.testing.conformance import extents as extents_of
 
 SETTINGS = settings(derandomize=True, max_examples=100)
@@ -167,14 +167,6 @@ def test_concatenation(parts):
     flat = [item for part in parts for item in part]
     assert flat == list(zip(whole.file.tolist(), whole.offset.tolist(), whole.nbytes.tolist(), strict=True))
     assert (len(flat), sum(size for _, _, size in flat)) == (len(whole), whole.total_bytes)
-
-
-@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 100))
-def test_shares_take_every_read_once_and_are_of_about_one_size(lengths, about):
-    found = shares(np.array(lengths, np.int64), about)
-    assert [index for share in found for index in share] == list(range(len(lengths)))
-    assert all(sum(lengths[index] for index in share) <= about + max(lengths, default=0) for share in found)
-    assert all(len(share) for share in found)
 
 
 @settings(derandomize=True, max_examples=80)

@@ -83,12 +83,8 @@ def sample_as(schema, sample, rng):
     return dict(items)
 
 
-def batch_as(schema, samples, rng):
-    """Some samples as `write_batch` takes them."""
-    return {name: column_as(field, [sample[name] for sample in samples], rng) for name, field in schema.items()}
-
-
 def column_as(field, values, rng):
+    """A field of some samples as `write_batch` takes it."""
     if field.is_string:
         return values
     if not field.ragged:
@@ -114,7 +110,8 @@ def write(path, schema, samples, rng, shard_bytes):
         while rest:
             count = rng.randint(1, len(rest))
             if rng.random() < 0.5:
-                writer.write_batch(batch_as(schema, rest[:count], rng))
+                columns = {name: [sample[name] for sample in rest[:count]] for name in schema}
+                writer.write_batch({name: column_as(schema[name], columns[name], rng) for name in schema})
             else:
                 for sample in rest[:count]:
                     writer.write(sample_as(schema, sample, rng))

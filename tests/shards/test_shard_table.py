@@ -225,13 +225,11 @@ def test_nothing_is_asked_of_the_guard_once_all_fields_are_there(tmp_path, ragge
     table.files.close()
 
 
-@pytest.mark.parametrize(("known", "message"), [
-    ({"samples": 3}, "it holds 2 samples, but the index says 3"), ({"file_bytes": 7}, r"bytes, but the index says 7"),
-    ({"sha256": "0" * 64}, "its header is not the one that the index describes"),
-])  # fmt: skip
-def test_shard_that_is_another(folder, known, message):
-    source = ShardSource(str(folder / "4.safetensors"), **known)
-    table = ShardTable.of([source], open_catalog(str(folder)).stored, mapped=True)
-    with pytest.raises(FormatError, match=message):
+def test_a_shard_of_another_length_than_the_index_says(folder):
+    """One that got it after the dataset was opened."""
+    table = ShardTable.of(
+        [ShardSource(str(folder / "4.safetensors"), file_bytes=7)], open_catalog(str(folder)).stored, mapped=True
+    )
+    with pytest.raises(FormatError, match="bytes, but the index says 7"):
         table.ensure_open(np.array([0]))
     table.files.close()

@@ -19,7 +19,7 @@ from gdsload.shards import writer as writer_module
 
 # --- schemas from the first sample or batch ---
 
-INFERRED = [
+SAMPLES = [
     (3, Field("int64")),
     (True, Field("bool")),
     (1.5, Field("float64")),
@@ -36,15 +36,6 @@ INFERRED = [
     (np.zeros((2, 3), ">i2"), Field("int16", (2, 3))),
     (torch.zeros(4, dtype=torch.float8_e4m3fn), Field("float8_e4m3fn", (4,))),
 ]
-
-
-@pytest.mark.parametrize(("value", "field"), INFERRED, ids=lambda value: repr(value)[:30])
-def test_schema_of_a_first_sample(tmp_path, value, field):
-    with ShardWriter(tmp_path / "d") as writer:
-        assert writer.schema is None
-        writer.write({"x": value})
-        assert Schema({"x": field}) == writer.schema
-    assert Schema({"x": field}) == ShardDataset(tmp_path / "d").schema
 
 
 def test_python_floats_are_rounded_by_a_schema_alone(tmp_path):
@@ -80,6 +71,11 @@ def nested(lengths, **options):
     return torch.nested.nested_tensor([torch.ones(length, 2) for length in lengths], layout=torch.jagged, **options)
 
 
+def made(value):
+    """A nested tensor is made in the test: the first imports much of torch, which not each process that collects needs."""
+    return value() if callable(value) else value
+
+
 BATCHES = [
     ([1, 2], Field("int64")),
     (["a", "b"], Field("str")),
@@ -88,20 +84,22 @@ BATCHES = [
     ([torch.zeros(3), torch.zeros(3)], Field("float32", (3,))),
     ([torch.zeros(3, 2), torch.zeros(4, 2)], Field("float32", (None, 2))),
     ((torch.zeros(5, 2), [0, 2, 5]), Field("float32", (None, 2))),
+    (lambda: nested([2, 3], requires_grad=True), Field("float32", (None, 2))),
 ]
 
 
-@pytest.mark.parametrize(("value", "field"), BATCHES, ids=lambda value: str(type(value)))
-def test_schema_of_a_first_batch(tmp_path, value, field):
+@pytest.mark.parametrize(
+    ("write", "value", "field"),
+    [*((ShardWriter.write, *one) for one in SAMPLES), *((ShardWriter.write_batch, *one) for one in BATCHES)],
+    ids=lambda value: repr(value)[:30],
+)
+def test_schema_of_what_is_written_first(tmp_path, write, value, field):
     with ShardWriter(tmp_path / "d") as writer:
-        writer.write_batch({"x": value})
-        assert Schema({"x": field}) == writer.schema
-    assert len(ShardDataset(tmp_path / "d")) == 2
-
-
-def test_schema_of_a_first_batch_that_is_nested(tmp_path):
-    """Made here: the first nested tensor imports much of torch, and not each process that collects tests needs one."""
-    test_schema_of_a_first_batch(tmp_path, nested([2, 3], requires_grad=True), Field("float32", (None, 2)))
+        assert writer.schema is None
+        write(writer, {"x": made(value)})
+        assert writer.schema == Schema({"x": field})
+    dataset = ShardDataset(tmp_path / "d")
+    assert (dataset.schema, len(dataset)) == (Schema({"x": field}), 1 if write is ShardWriter.write else 2)
 
 
 def test_nested_tensor_with_holes(tmp_path):
@@ -136,6 +134,7 @@ BAD = [
     ({"x": [1j, 0]}, "field 'x': [1j, 0] is complex, but float32 was expected"),
     ({"x": np.array(["a", "b"])}, "field 'x': element type 'str32' cannot be stored"),
     ({"x": torch.zeros(2, device="meta")}, "field 'x': a tensor on the meta device has no data"),
+    ({"x": lambda: nested([1, 2])}, "field 'x': a nested tensor holds many samples"),
     ({"n": 256}, "field 'n': 256 does not fit uint8"),
     ({"n": 1.5}, "field 'n': 1.5 does not fit uint8"),
     ({"n": 2**70}, "field 'n': '1180591620717411303424' is no number"),
@@ -152,18 +151,13 @@ def test_refused_sample_leaves_nothing(tmp_path, change, message):
     with ShardWriter(tmp_path / "d", FIELDS) as writer:
         writer.write(GOOD)
         with pytest.raises(SchemaError, match=re.escape(message)) as caught:
-            writer.write({**GOOD, **change})
+            writer.write(GOOD | {name: made(value) for name, value in change.items()})
         assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))
         writer.write({**GOOD, "n": 8})
         assert writer.samples == 2
     dataset = ShardDataset(tmp_path / "d")
     assert [int(sample["n"]) for sample in dataset] == [7, 8]
     assert dataset.verify().shards == 1
-
-
-def test_refused_nested_sample_leaves_nothing(tmp_path):
-    message = "field 'x': a nested tensor holds many samples"
-    test_refused_sample_leaves_nothing(tmp_path, {"x": nested([1, 2])}, message)
 
 
 BAD_BATCHES = [
@@ -274,10 +268,17 @@ def test_empty_batches(tmp_path):
         writer.write({"x": 1})
 
 
-@pytest.mark.parametrize("shard_bytes", [0, -1, "0", "many", 1.5, None])
-def test_shard_bytes_that_make_no_sense(tmp_path, shard_bytes):
-    with pytest.raises(OptionError, match="shard_bytes is"):
-        ShardWriter(tmp_path / "d", shard_bytes=shard_bytes)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("shard_bytes", value) for value in (0, -1, "0", "many", 1.5, None)),
+        *(("pack_fields", value) for value in ("a", None, 3, [1], b"a")),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, option, value):
+    with pytest.raises(OptionError, match=f"{option} is") as caught:
+        ShardWriter(tmp_path / "d", **{option: value})
+    assert caught.value.option == option
     assert os.listdir(tmp_path) == []
 
 

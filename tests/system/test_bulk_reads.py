@@ -50,10 +50,14 @@ class Opened:
             os.close(fd)
 
 
-@pytest.fixture(params=[False, True], ids=["many at once", "one by one"])
+def refuse(*_):
+    raise OSError(errno.EAGAIN, "io_setup")
+
+
+@pytest.fixture(params=[None, ("_NUMBERS", None), ("Context", refuse)], ids=["many at once", "no calls", "no contexts"])
 def opened(request, tmp_path, monkeypatch):
     if request.param:
-        monkeypatch.setattr(bulk_reads, "_NUMBERS", None)
+        monkeypatch.setattr(bulk_reads, *request.param)
     with closing(Opened(tmp_path)) as found:
         yield found
 
@@ -103,15 +107,6 @@ def test_after_a_fork(opened, ends_in_a_child):
 
     assert ends_in_a_child(child)
     opened.holds([(3, 5, 100)])  # the parent's are still there
-
-
-def test_a_system_that_gives_none(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EAGAIN, "io_setup")
-
-    monkeypatch.setattr(bulk_reads, "Context", refuse)
-    with closing(Opened(tmp_path)) as found:
-        found.holds([(0, 3, 1000), (3, 10, 4096)])
 
 
 def test_around_the_page_cache(tmp_path):

@@ -221,18 +221,10 @@ def test_a_kernel_that_cannot_be_launched_is_an_error():
     assert len(launched) == 1
 
 
-@pytest.fixture
-def anew():
-    driver.cache_clear()
-    yield
-    driver.cache_clear()
-
-
 def library_that_is_missing(_name):
     raise OSError("cannot open shared object file")
 
 
-@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize(
     ("version", "opened", "kind"),
     [
@@ -243,7 +235,9 @@ def library_that_is_missing(_name):
     ],
     ids=["CUDA", "ROCm", "no driver", "an older one"],
 )
-def test_there_is_one_or_none_where_it_cannot_be_called(version, opened, kind, monkeypatch):
+def test_there_is_one_or_none_where_it_cannot_be_called(version, opened, kind, monkeypatch, request):
+    driver.cache_clear()
+    request.addfinalizer(driver.cache_clear)
     monkeypatch.setattr(torch.version, "cuda", version)
     monkeypatch.setattr(driver_module.ctypes, "CDLL", opened)
     assert isinstance(driver(), kind)

@@ -24,11 +24,6 @@ def tensor_of(lease, count=1000, offset=0):
     return torch.frombuffer(memoryview(lease), dtype=torch.uint8, count=count, offset=offset)
 
 
-def again(pool, nbytes=1000):
-    """The address of the pool's next lease, which goes back at once."""
-    return address_of(pool.lease(nbytes))
-
-
 KEEPERS = {
     "tensor": tensor_of,
     "second tensor": lambda lease: (tensor_of(lease), tensor_of(lease, 10, 500))[1],
@@ -50,20 +45,12 @@ KEEPERS = {
 }
 
 
-@pytest.fixture(params=[False, True])
-def pinned(request, monkeypatch):
-    """Return whether a pool's memory is pinned; that is not really done."""
-    real = torch.empty
-
-    def empty(*given, pin_memory=False, **more):
-        return real(*given, **more)
-
-    monkeypatch.setattr(torch, "empty", empty)
-    return request.param
-
-
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("make", KEEPERS.values(), ids=KEEPERS.keys())
-def test_memory_stays_while_anything_of_it_lives(make, pinned):
+def test_memory_stays_while_anything_of_it_lives(make, pinned, monkeypatch):
+    real = torch.empty
+    # Nothing is really pinned.
+    monkeypatch.setattr(torch, "empty", lambda *given, **more: real(*given, **more | {"pin_memory": False}))
     pool = BatchPool(2**20, pinned=pinned)
     lease = pool.lease(1000)
     where = address_of(lease)
@@ -107,7 +94,7 @@ def test_held_memory_is_never_leased_twice(steps, keep):
 def test_batches_of_about_one_size_share_memory():
     pool = BatchPool(2**24)
     sizes = [10_000_000, 10_100_000, 9_990_000, 10_050_000]
-    assert len({again(pool, size) for size in sizes}) == 1
+    assert len({address_of(pool.lease(size)) for size in sizes}) == 1
 
 
 def test_memory_of_sizes_that_are_past_makes_room():
@@ -122,7 +109,7 @@ def test_memory_that_is_kept_for_ever_does_not_slow_the_rest_down():
     """The way back is for those that are dropped again; what a user keeps makes room for them."""
     pool = BatchPool(2**20)
     kept = [pool.lease(2**17) for _ in range(100)]
-    seen = {again(pool, 2**17) for _ in range(10)}
+    seen = {address_of(pool.lease(2**17)) for _ in range(10)}
     assert len(seen) == 1
     del kept
     assert pool.kept_bytes <= 2**20

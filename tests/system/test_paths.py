@@ -10,6 +10,7 @@ import gdsload
 from gdsload.errors import DatasetExistsError, DatasetNotFoundError
 from gdsload.system.paths import absolute
 from gdsload.tools.cli import main
+from tests.shards.small_dataset import write_numbers
 
 NAMES = st.sampled_from(["a", "link", "up", "..", ".", "", "file", "new"])
 
@@ -48,7 +49,7 @@ def test_a_link_at_the_path_itself_stays_one(tree, monkeypatch):
 
 def test_an_empty_path_is_none(tmp_path, monkeypatch, capsys):
     """It is not the folder that the program is in, least of all where a dataset is replaced."""
-    numbers(tmp_path / "d", 1)
+    write_numbers(tmp_path / "d", 1)
     monkeypatch.chdir(tmp_path / "d")
     for use in (
         gdsload.ShardDataset, gdsload.DataLoader, lambda path: gdsload.Windows(path, 1),
@@ -64,19 +65,13 @@ def test_an_empty_path_is_none(tmp_path, monkeypatch, capsys):
     assert len(gdsload.ShardDataset(".")) == 1
 
 
-def numbers(path, *values, **options):
-    with gdsload.ShardWriter(path, **options) as writer:
-        for value in values:
-            writer.write({"n": value})
-
-
 @pytest.fixture
 def two(tmp_path):
     """``link/../d`` is ``deep/d``, however much it looks like ``d``."""
     (tmp_path / "deep" / "down").mkdir(parents=True)
     (tmp_path / "link").symlink_to("deep/down")
-    numbers(tmp_path / "d", 1)
-    numbers(tmp_path / "deep" / "d", 2)
+    write_numbers(tmp_path / "d", 1)
+    write_numbers(tmp_path / "deep" / "d", 2)
     return tmp_path
 
 
@@ -90,8 +85,8 @@ def test_a_reader_opens_the_dataset_behind_a_link(two):
 
 def test_a_writer_replaces_the_dataset_behind_a_link(two):
     with pytest.raises(DatasetExistsError, match="deep/d: there is something"):
-        numbers(f"{two}/link/../d", 3)
-    numbers(f"{two}/link/../d", 3, overwrite=True)
+        write_numbers(f"{two}/link/../d", 3)
+    write_numbers(f"{two}/link/../d", 3, overwrite=True)
     assert int(gdsload.ShardDataset(two / "d")[0]["n"]) == 1
     assert int(gdsload.ShardDataset(two / "deep" / "d")[0]["n"]) == 3
 
@@ -99,7 +94,7 @@ def test_a_writer_replaces_the_dataset_behind_a_link(two):
 def test_conversions_and_splits_are_made_behind_a_link(two):
     gdsload.convert(f"{two}/link/../d", f"{two}/link/../new/", workers=1)
     assert int(gdsload.ShardDataset(two / "deep" / "new")[0]["n"]) == 2
-    numbers(two / "many", 1, 2)
+    write_numbers(two / "many", 1, 2)
     with pytest.raises(gdsload.OptionError, match="the same"):
         gdsload.split(two / "many", [f"{two}/link/../x", two / "deep" / "x"], [1])
     gdsload.split(two / "many", [f"{two}/link/../x", two / "x"], [1])

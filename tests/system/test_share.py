@@ -7,21 +7,6 @@ import pytest
 from gdsload.system.share import local_ranks, processors
 
 
-@pytest.fixture
-def host(monkeypatch):
-    """A host of 64 processors, of which this process may run on some, and what the launcher has said."""
-
-    def made(allowed, said):
-        monkeypatch.setattr(os, "cpu_count", lambda: 64)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(allowed)))
-        if said is None:
-            monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-        else:
-            monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
-
-    return made
-
-
 @pytest.mark.parametrize(
     ("allowed", "said", "ranks", "share"),
     [
@@ -34,6 +19,11 @@ def host(monkeypatch):
         *[(64, said, 1, 64) for said in ("", "0", "-2", "eight", "1e1", "²", "9" * 5000)],
     ],
 )
-def test_processors_are_shared_out(host, allowed, said, ranks, share):
-    host(allowed, said)
+def test_processors_are_shared_out(monkeypatch, allowed, said, ranks, share):
+    """On a host of 64 processors, by what the launcher says, unless this process is bound to its share already."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(allowed)))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
     assert (local_ranks(), processors()) == (ranks, share)

@@ -1,6 +1,5 @@
 """Blocks filled from shards, by threads and out of mappings: the bytes of the files, whatever happens."""
 
-import errno
 import itertools
 import os
 import threading
@@ -21,14 +20,14 @@ from gdsload.backends.bounce.fill_threads import ThreadFill
 from gdsload.backends.bounce.resident_rows import ResidentRows
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.errors import FileChangedError, LoaderClosedError, ReadError
-from gdsload.shards import guard as guard_module
 from gdsload.shards.local_files import LocalFiles
 from gdsload.shards.reads import PAGE_BYTES
 from gdsload.system import pinned
 from gdsload.system.pool import Future
-from tests.backends.extents import extents_of, within
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import within
 from tests.drives import files_of
-from tests.page_cache import fail_reads, open_paths
+from tests.page_cache import open_paths, unreadable
 
 BLOCK, BLOCKS, ROWS = 4 * PAGE_BYTES, 5, 700
 
@@ -356,12 +355,6 @@ class TestResidentRows:
         with pytest.raises(ReadError, match="byte 8192: reading failed: Input/output error"):
             self.read(site, extents_of([(1, 9000, 100)]))
         assert not touched
-
-
-def unreadable(monkeypatch):
-    """Have no page be there, neither for a mapping nor for a read."""
-    monkeypatch.setattr(guard_module, "populate", lambda *_: errno.EFAULT)
-    fail_reads(monkeypatch)
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -11,7 +11,8 @@ from gdsload.backends.bounce import slot_layout as layout
 from gdsload.backends.bounce.slot_layout import lay_out
 from gdsload.shards.drive_order import DriveOrder
 from gdsload.shards.reads import PAGE_BYTES
-from tests.backends.extents import extents_of, within
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import within
 
 BLOCK = 4 * PAGE_BYTES
 

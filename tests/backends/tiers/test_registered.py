@@ -21,7 +21,8 @@ from gdsload.backends.tiers.tiered import Tiered
 from gdsload.errors import LoaderClosedError
 from gdsload.system.pool import Future, done
 from gdsload.testing import BackendTests, RecordingBackend
-from tests.backends.extents import SIZES, bytes_of, extents_of, files_in, some_extents, within
+from gdsload.testing.conformance import extents as extents_of
+from tests.backends.extents import SIZES, bytes_of, files_in, some_extents, within
 
 FULL = "register_bytes are used up"
 

@@ -26,10 +26,10 @@ Change = Callable[[dict], object]
 
 
 class Attack(NamedTuple):
-    """A change of a good header or index, or what to put into it, and the complaint that must follow."""
+    """A change of a good header or index, and the complaint that must follow."""
 
     tries: str
-    change: object
+    change: Change
     says: str
     field: str | None = None
 
@@ -56,13 +56,13 @@ def tree_of(layout: ShardLayout) -> dict:
     return json.loads(layout.header()[PREFIX_BYTES:])
 
 
-def read(tree: dict, *, alignment: int = 4096, file_bytes: int | None = None) -> Shard:
-    """The reader's result for a shard with this header, in a file of so many bytes of data."""
+def read(tree: dict, *, alignment: int = 4096) -> Shard:
+    """The reader's result for a shard with this header, in a file that ends with the last tensor."""
     text = json.dumps(tree).encode()
     length = align_up(PREFIX_BYTES + len(text), alignment) - PREFIX_BYTES
     raw = length.to_bytes(PREFIX_BYTES, "little") + text.ljust(length)
     ends = [entry["data_offsets"][1] for name, entry in tree.items() if name != "__metadata__"]
-    return read_shard(parse_header(raw, len(raw) + (file_bytes or max(ends)), FILE), FILE)
+    return read_shard(parse_header(raw, len(raw) + max(ends, default=0), FILE), FILE)
 
 
 def inside(key: str, change_it: Change) -> Change:

@@ -49,7 +49,6 @@ SHAPE, OFFSETS = "is no list of at most 64 whole numbers", "are no two whole num
 
 # header_bytes: number -> (what it tries, the first bytes, length of the file, complaint)
 PREFIXES = {
-    "H002": ("a prefix cut short", b"\2\0\0\0\0\0\0", 7, "too few for any header"),
     "H004": ("half a pair of braces", b"\1" + b"\0" * 7, 9, "too few for any header"),
     "H006": ("reading one byte past the end", b"\x03" + b"\0" * 7, 10, "claims 3 bytes, but only 2 follow"),
     "H007": ("allocating an exabyte", b"\xff" * 8, 2**40, "header would have 18446744073709551615 bytes"),
@@ -59,7 +58,6 @@ PREFIXES = {
 # _Check.json
 JSON = {
     "H020": Attack("a header of no bytes", b"", 2, r"begins with '\{', but with b''", None, 8),
-    "H023": Attack("a list", b"[]", 0, r"begins with '\{', but with b'\['", None, 8),
     "H024": Attack("hiding behind a leading blank", b" " + GOOD, 4, r"begins with '\{', but with b' '", None, 8),
     "H025": Attack("hiding behind a byte order mark", b"\xef\xbb\xbf" + GOOD, 4, r"begins with '\{'", None, 8),
     "H026": Attack("a brace alone", b"{ ", 0, "no valid JSON", None, 10),
@@ -71,27 +69,22 @@ JSON = {
     "H043": Attack("a tensor under two names of one key", GOOD[:-1] + b"," + GOOD[1:], 4, "'x' occurs twice", None, 8),
     "H044": Attack("one key written with escapes", GOOD[:-1] + b',"\\u0078' + GOOD[3:], 4, "'x' occurs twice"),
     "H045": Attack("two shapes", text('[4],"shape":[2]'), 4, "'shape' occurs twice"),
-    "H047": Attack("two metadata", b'{"__metadata__":{},"__metadata__":{}}', 0, "'__metadata__' occurs twice"),
 }
 
 # _Check.entry: the numbers of shape and data_offsets
 NUMBERS = {
     "H061": Attack("a whole number as a fraction", text("[4.0]"), 4, SHAPE, "x"),
     "H067": Attack("true, which Python takes for 1", text("[4,true]"), 4, SHAPE, "x"),
-    "H069": Attack("digits as text", text('["4"]'), 4, SHAPE, "x"),
     "H071": Attack("two negative sizes, whose product is positive", text("[-2,-2]"), 4, SHAPE, "x"),
     "H072": Attack("a size of 19 digits", text(f"[{NINES}]"), 4, "more bytes than 64 bits", "x"),
-    "H073": Attack("a size of 20 digits", text(f"[{NINES}9]"), 4, "more bytes than 64 bits", "x"),
     "H075": Attack("a size of a million digits", text(f"[{'9' * 10**6}]"), 4, "no valid JSON: Exceeds the limit"),
     "H076": Attack("a product that wraps to 4", text("[4611686018427387905,4]"), 4, "more bytes than 64 bits", "x"),
     "H078": Attack("a product hidden by a zero", text(f"[0,{2**62},{2**62}]", "[0,0]"), 0, "more bytes than", "x"),
     "H079": Attack("bytes overflow, elements do not", text(f"[0,{2**61}]", "[0,0]", '"F64"'), 0, "more bytes", "x"),
     "H080": Attack("65 dimensions", text(str([1] * 65), "[0,1]"), 1, SHAPE, "x"),
     "H082": Attack("a shape that is a number", text("4"), 4, SHAPE, "x"),
-    "H084": Attack("a shape that is an object", text('{"0":4}'), 4, SHAPE, "x"),
     "H086": Attack("no offsets", text("[4]", "[]"), 4, OFFSETS, "x"),
     "H088": Attack("three offsets", text("[4]", "[0,4,4]"), 4, OFFSETS, "x"),
-    "H089": Attack("offsets that are text", text("[4]", '"04"'), 4, OFFSETS, "x"),
     "H095": Attack("reading the header as data", text("[4]", "[-4,0]"), 0, OFFSETS, "x"),
     "H099": Attack("a zero with a sign", text("[4]", "[-0,4]"), 4, OFFSETS, "x"),
     "H098": Attack("an offset negative if signed", text("[4]", f"[{2**63},{2**63 + 4}]"), 4, "after the data", "x"),
@@ -102,19 +95,15 @@ ENTRIES = {
     "H110": Attack("offsets in reverse", header(x=entry(offsets=(4, 0))), 4, "span -4 bytes", "x"),
     "H111": Attack("fewer bytes than needed", header(x=entry(offsets=(0, 3))), 3, r"3 bytes, but U8 \[4\] needs 4"),
     "H112": Attack("more bytes than the shape needs", header(x=entry(offsets=(0, 5))), 5, "span 5 bytes", "x"),
-    "H115": Attack("elements of another width", header(x=entry("F32")), 4, r"F32 \[4\] needs 16", "x"),
     "H117": Attack("a file cut short", header(x=entry()), 3, "end after the data, which have 3 bytes", "x", 9),
     "H119": Attack("a dtype nobody knows", header(x=entry("F128")), 4, "dtype 'F128' is unknown", "x"),
-    "H120": Attack("a dtype in lower case", header(x=entry("u8")), 4, "dtype 'u8' is unknown", "x"),
     "H122": Attack("a list, which cannot be looked up", header(x=entry(["U8"])), 4, "is unknown", "x"),
     "H126": Attack("a dtype of a megabyte", header(x=entry("U" * 10**6)), 4, r"dtype 'U{36,40}\.\.\.U{36,40}'", "x"),
-    "H127": Attack("half bytes", header(x=entry("F4", [8])), 4, "dtype 'F4' is unknown", "x"),
     "H130": Attack("no dtype", header(x={"shape": [4], "data_offsets": [0, 4]}), 4, "has exactly dtype, shape", "x"),
     "H133": Attack("one key more", header(x=entry() | {"strides": [1]}), 4, "has exactly dtype, shape", "x"),
     "H135": Attack("a tensor that is a list", header(x=["U8", [4], [0, 4]]), 4, "has exactly dtype, shape", "x"),
     "H138": Attack("half a surrogate pair as name", b'{"\\ud800' + GOOD[3:], 4, "no valid Unicode text", "\ud800", 8),
     "H140": Attack("a list", b'{"__metadata__":[]}', 0, "is no JSON object", "__metadata__", 9),
-    "H142": Attack("a tensor", header(__metadata__=entry()), 4, "'shape'. is no valid Unicode", "__metadata__"),
     "H143": Attack("a number", b'{"__metadata__":{"a":1}}', 0, r"__metadata__\['a'\] is no valid", "__metadata__"),
     "H146": Attack("text that cannot be printed", b'{"__metadata__":{"a":"\\ud800"}}', 0, "no valid Unicode text"),
     "H147": Attack("a key that cannot be printed", b'{"__metadata__":{"\\udc00":""}}', 0, "no valid Unicode text"),
@@ -124,10 +113,8 @@ A, B = entry(shape=[4], offsets=[0, 4]), entry(shape=[4], offsets=[4, 8])
 
 # _Check.cover
 COVER = {
-    "H160": Attack("two tensors in one place", header(a=A, b=A), 4, "inside the one before it", "b"),
     "H161": Attack("overlap by one byte", header(a=A, b=entry(offsets=(3, 7))), 7, "inside the one before it", "b"),
     "H163": Attack("nothing inside another", header(a=A, b=entry(shape=[0], offsets=[2, 2])), 4, "inside the one", "b"),
-    "H164": Attack("a hole before the first", header(b=B), 8, "a hole of 4 bytes before the tensor", "b"),
     "H165": Attack("a hole for a payload", header(a=A, b=entry(offsets=(5, 9))), 9, "a hole of 1 bytes", "b"),
     "H167": Attack("a payload at the end", header(a=A, b=B), 9, "1 bytes after the last tensor"),
     "H168": Attack("a payload without tensors", b"{}", 100, "100 bytes after the last tensor", None, 10),
@@ -156,7 +143,7 @@ def test_hostile_header_is_refused(number):
     with pytest.raises(FormatError, match=attack.says) as caught:
         parse(attack.header, attack.data_bytes)
     problem = caught.value.problems[0]
-    if number not in JSON.keys() | {"H142"}:  # which is a whole tensor where text belongs
+    if number not in JSON:
         assert len(caught.value.problems) == 1
     assert FILE == caught.value.file == problem.file
     if attack.field is not None:

@@ -35,10 +35,6 @@ def shard(**values: object) -> Change:
     return lambda tree: tree["shards"][1].update(values)
 
 
-def file(name: object) -> Change:
-    return shard(file=name)
-
-
 PLAIN = r"shards\[1\]: .* is no plain file name"
 COUNT = r"shards\[1\]: samples is .* no whole number from 1"
 SIZE = r"shards\[1\]: bytes is .* no whole number from 1"
@@ -47,16 +43,16 @@ KEYS = r"shards\[1\]: an entry has exactly file, samples, bytes and sha256"
 
 # _entry_complaint: files outside the folder
 FILES = {
-    "I001": Attack("the folder above", file("../x.safetensors"), PLAIN),
-    "I005": Attack("no name", file(""), PLAIN),
-    "I006": Attack("the folder itself", file("."), PLAIN),
-    "I007": Attack("the folder above, as a file", file(".."), PLAIN),
-    "I008": Attack("a name that C ends early", file("0.safetensors\0.txt"), PLAIN),
-    "I009": Attack("half a surrogate pair", file("\ud800"), PLAIN),
-    "I011": Attack("the other slash", file("..\\x.safetensors"), PLAIN),
-    "I014": Attack("a number, which open() takes for a descriptor", file(0), PLAIN),
-    "I017": Attack("a name of a megabyte", file("/" * 10**6), PLAIN),
-    "I018": Attack("one shard twice", file("0.safetensors"), r"shards\[1\]: '0.safetensors' is listed twice"),
+    "I001": Attack("the folder above", shard(file="../x.safetensors"), PLAIN),
+    "I005": Attack("no name", shard(file=""), PLAIN),
+    "I006": Attack("the folder itself", shard(file="."), PLAIN),
+    "I007": Attack("the folder above, as a file", shard(file=".."), PLAIN),
+    "I008": Attack("a name that C ends early", shard(file="0.safetensors\0.txt"), PLAIN),
+    "I009": Attack("half a surrogate pair", shard(file="\ud800"), PLAIN),
+    "I011": Attack("the other slash", shard(file="..\\x.safetensors"), PLAIN),
+    "I014": Attack("a number, which open() takes for a descriptor", shard(file=0), PLAIN),
+    "I017": Attack("a name of a megabyte", shard(file="/" * 10**6), PLAIN),
+    "I018": Attack("one shard twice", shard(file="0.safetensors"), r"shards\[1\]: '0.safetensors' is listed twice"),
 }
 
 # _entry_complaint: numbers and digests
@@ -66,11 +62,8 @@ ENTRIES = {
     "I032": Attack("none", shard(samples=0), COUNT),
     "I034": Attack("more than 64 bits", shard(samples=2**63), COUNT),
     "I035": Attack("4000 digits", shard(samples=10**4000), COUNT),
-    "I038": Attack("text", shard(samples="5"), COUNT),
     "I043": Attack("none", shard(bytes=0), SIZE),
-    "I045": Attack("more than 64 bits", shard(bytes=2**63), SIZE),
     "I050": Attack("a digest too short", shard(sha256=SHA[1:]), DIGITS),
-    "I051": Attack("a digest too long", shard(sha256=SHA + "0"), DIGITS),
     "I052": Attack("a line end after the digest", shard(sha256=SHA + "\n"), DIGITS),
     "I053": Attack("upper case", shard(sha256=SHA.upper()), DIGITS),
     "I055": Attack("digits of another script", shard(sha256="\u0660" * 64), DIGITS),
@@ -87,10 +80,8 @@ HEAD = {
     "I074": Attack("true", top(version=True), "its version is True"),
     "I079": Attack("a total that is a fraction", top(samples=12.0), "samples is 12.0, no whole number"),
     "I082": Attack("too large a total", top(samples=13), "claims 13 samples, but its shards hold 12"),
-    "I084": Attack("a huge total", top(samples=10**4000), "samples, but its shards hold 12"),
     "I085": Attack("no schema", without("schema"), "schema: a schema is a JSON object, not NoneType"),
     "I086": Attack("an empty schema", top(schema={}), "schema: a schema needs at least one field"),
-    "I088": Attack("an unknown dtype", top(schema={"x": {"dtype": "object", "shape": []}}), "field 'x': element type"),
     "I091": Attack("no shards", without("shards"), "its shards are no list"),
     "I095": Attack("one key more", top(base_url="x"), "it has the unknown keys .'base_url'"),
     "I097": Attack(
@@ -103,14 +94,12 @@ HEAD = {
 PACKED_INDEXES = {
     "P080": Attack("version 1", lambda tree: tree.update(version=1), r"it has the unknown keys \['packed'\]"),
     "P081": Attack("no packed columns", lambda tree: tree.pop("packed"), "packed is None, no list"),
-    "P082": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
     "P083": Attack("2^63 bytes", lambda tree: tree["schema"]["a"].update(shape=[2**61 - 5]), "a row has more bytes"),
 }
 
 
 IMAGE_INDEXES = {
     "E080": Attack("version 2", lambda tree: tree.update(version=2), "but fields like these are version 3"),
-    "E081": Attack("one key more", lambda tree: tree.update(rows=[]), r"it has the unknown keys \['rows'\]"),
     "E082": Attack("no columns", lambda tree: tree.update(packed=[]), "no list of at least one column"),
     "E083": Attack("no images", lambda tree: tree["schema"].pop("i"), "fields like these are version 2"),
 }
@@ -215,20 +204,20 @@ DESCRIBED = Index(
 )
 
 
-METADATA = {
-    "D001": Attack("a list", [1], r"metadata is \[1\], no object"),
-    "D002": Attack("nothing", {}, "metadata is {}, no object of at least one key"),
-    "D007": Attack("NaN", {"a": float("nan")}, "metadata has the number nan"),
-}
+def metadata(value: object) -> Change:
+    """Other metadata, with their digest."""
+    return lambda tree: tree.update(json.loads(forged({**tree, "metadata": value}, "metadata_sha256")))
 
 
 DESCRIBED_INDEXES = {
+    "D001": Attack("a list", metadata([1]), r"metadata is \[1\], no object"),
+    "D002": Attack("nothing", metadata({}), "metadata is {}, no object of at least one key"),
+    "D007": Attack("NaN", metadata({"a": float("nan")}), "metadata has the number nan"),
     "D040": Attack("version 1", top(version=1), r"unknown keys \['metadata', 'metadata_sha256'\]"),
     "D041": Attack("version 2", top(version=2), r"unknown keys \['metadata', 'metadata_sha256'\]"),
     "D042": Attack("no digest", lambda tree: tree.pop("metadata_sha256"), "do not match metadata_sha256"),
     "D043": Attack("a digest alone", lambda tree: tree.pop("metadata"), "metadata is None, no object"),
     "D044": Attack("a digest of another kind", top(metadata_sha256=3), "do not match metadata_sha256"),
-    "D045": Attack("packed columns that there are not", top(packed=[]), "no list of at least one column"),
     "D046": Attack("none, and the version", lambda tree: [tree.pop(key) for key in ("metadata", "metadata_sha256")],
                    "its version is 3, but fields like these are version 1"),
 }  # fmt: skip
@@ -244,17 +233,11 @@ def test_the_index_itself_is_good(index, key):
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("number", [*METADATA, *DESCRIBED_INDEXES])
+@pytest.mark.parametrize("number", DESCRIBED_INDEXES)
 def test_hostile_metadata_are_refused(number):
-    tree = json.loads(DESCRIBED.to_bytes())
-    if number in METADATA:
-        attack = METADATA[number]
-        raw = forged({**tree, "metadata": attack.change}, "metadata_sha256")
-    else:
-        attack = DESCRIBED_INDEXES[number]
-        attack.change(tree)
-        raw = json.dumps(tree).encode()
-    attack.on_index(raw)
+    tree, attack = json.loads(DESCRIBED.to_bytes()), DESCRIBED_INDEXES[number]
+    attack.change(tree)
+    attack.on_index(json.dumps(tree).encode())
 
 
 @pytest.mark.parametrize(

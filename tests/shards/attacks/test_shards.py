@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gdsload.errors import FormatError
-from gdsload.shards.format.header import parse_header
-from gdsload.shards.format.shard import read_shard
 from tests.shards.attacks.forging import (
     FILE,
     IMAGE_FIELDS,
@@ -26,10 +22,6 @@ from tests.shards.format.shard_files import SMALL as LAYOUT
 
 TOKENS, NAME = "gdsload:offsets:tokens", "gdsload:offsets:name"
 SAMPLES, SCHEMA, CHECKSUMS, VERSION = (f"gdsload.{key}" for key in ("samples", "schema", "checksums", "version"))
-
-
-def good_tree() -> dict:
-    return tree_of(LAYOUT)
 
 
 def text_of(key: str, value: str | None) -> Change:
@@ -102,11 +94,9 @@ DIGEST = "0" * 16
 # _Reading.own and _Reading._count
 HEAD = {
     "S001": Attack("a version of the future", text_of(VERSION, "4"), "version is '4'; this gdsload reads versions"),
-    "S004": Attack("a blank after the version", text_of(VERSION, "1 "), "version is '1 '"),
     "S005": Attack("a 1 of another script", text_of(VERSION, "\u0661"), "version is '\u0661'"),
     "S006": Attack("a version of a megabyte", text_of(VERSION, "1" * 10**6), f"version is '{'1' * 20}'"),
     "S010": Attack("no count", text_of(SAMPLES, None), "samples is '', no whole number from 1"),
-    "S013": Attack("nothing", text_of(SAMPLES, "0"), "samples is '0'"),
     "S014": Attack("a second spelling of 5", text_of(SAMPLES, "05"), "samples is '05'"),
     "S017": Attack("digits of another script", text_of(SAMPLES, "\u0665"), "samples is '\u0665'"),
     "S020": Attack("more than 64 bits", text_of(SAMPLES, "9223372036854775808"), "samples is '9223372036854775808'"),
@@ -120,15 +110,12 @@ SCHEMAS = {
     "S030": Attack("no schema", text_of(SCHEMA, None), "gdsload.schema is no valid JSON"),
     "S033": Attack("a list", text_of(SCHEMA, "[]"), "gdsload.schema is no JSON object of fields, offsets"),
     "S034": Attack("an empty object", text_of(SCHEMA, "{}"), "gdsload.schema is no JSON object of fields, offsets"),
-    "S035": Attack("overflowing the stack", text_of(SCHEMA, "[" * 10**6), "gdsload.schema is no valid JSON"),
     "S036": Attack("a number that int() refuses", text_of(SCHEMA, "9" * 5000), "gdsload.schema is no valid JSON"),
     "S037": Attack("one key more", schema(lambda tree: tree.update(code="x")), "is no JSON object of fields, offsets"),
     "S038": Attack("two of one name", doubled(SCHEMA, '"x":', '"x":{"dtype":"str"},"x":'), "key 'x' occurs twice"),
     "S039": Attack("no fields", schema(lambda tree: tree.update(fields={}, offsets={})), "at least one field"),
-    "S041": Attack("a field without a tensor", fields(y={"dtype": "int8", "shape": []}), "there is no tensor 'y'", "y"),
     "S042": Attack("another dtype, as wide", fields(x={"dtype": "int32", "shape": [3]}), "the schema says I32", "x"),
     "S043": Attack("another shape, as large", fields(x={"dtype": "float32", "shape": [1, 3]}), r"F32 \[5, 1, 3\]", "x"),
-    "S051": Attack("text over tokens", fields(tokens={"dtype": "str"}), "the schema says U8", "tokens"),
     "S052": Attack("one row as many", fields(tokens={"dtype": "int32", "shape": [None, 4]}), r"I32 \[7, 4\]", "tokens"),
     "S057": Attack("a field dropped in silence", schema(lambda tree: tree["fields"].pop("x")), "neither a field", "x"),
 }
@@ -140,12 +127,10 @@ OFFSETS = {
     "S064": Attack("offsets that are a list", said(offsets=["tokens"]), "names offsets for"),
     "S066": Attack("an owner that is a list", offsets(mask=["tokens"]), "gives it the offsets of", "mask"),
     "S068": Attack("a stranger as owner", offsets(mask="y"), "offsets of 'y', which has none", "mask"),
-    "S070": Attack("an owner that borrows itself", offsets(name="mask"), "which has none", "name"),
     "S071": Attack("owners in a circle", offsets(mask="name", name="mask"), "which has none", "mask"),
     "S072": Attack("another field's offsets", offsets(mask="name"), "rows, but 'name', whose offsets it uses", "mask"),
     "S074": Attack("no offsets", renamed(NAME, "gdsload:pad:99"), "there is no tensor 'gdsload:offsets:name'", NAME),
     "S075": Attack("offsets without sign", tensor(TOKENS, dtype="U64"), r"are I64 \[6\], not U64 \[6\]", TOKENS),
-    "S077": Attack("half as wide, twice as many", tensor(TOKENS, dtype="I32", shape=[12]), r"not I32 \[12\]", TOKENS),
     "S078": Attack("two dimensions", tensor(TOKENS, shape=[6, 1]), r"not I64 \[6, 1\]", TOKENS),
 }
 
@@ -174,7 +159,6 @@ CHECKS = {
     "S114": Attack("a block too many", digests(x=DIGEST * 2), "has not the 16 hexadecimal digits", "x"),
     "S116": Attack("upper case", digests(x="ABCDEF0123456789"), "has not the 16 hexadecimal digits", "x"),
     "S118": Attack("digits of another script", digests(x="\u0660" * 16), "has not the 16 hexadecimal digits", "x"),
-    "S119": Attack("a number", digests(x=1234567812345678), "has not the 16 hexadecimal digits", "x"),
     "S122": Attack("digests of a stranger", digests(y=DIGEST), "it is no tensor that has any", "y"),
     "S123": Attack("digests of padding", digests(**{"gdsload:pad:0": DIGEST}), "it is no tensor", "gdsload:pad:0"),
 }
@@ -184,8 +168,6 @@ ROWS = "gdsload:rows:0"
 PACKED_SHARDS = {
     "P040": Attack("version 1", version("1"), "is no JSON object of fields, offsets"),
     "P041": Attack("no columns", schema(lambda tree: tree.pop("packed")), "JSON object of fields, offsets, packed"),
-    "P042": Attack("one key more", said(rows=[]), "is no JSON object of fields, offsets, packed"),
-    "P050": Attack("rows of another type", tensor(ROWS, dtype="I8"), r"is I8 \[5, 24\], but .* U8 \[5, 24\]", ROWS),
     "P051": Attack("rows in one", tensor(ROWS, shape=[120]), r"is U8 \[120\], but the schema says U8 \[5, 24\]", ROWS),
     "P054": Attack("a larger element", fields(a={"dtype": "int64", "shape": [2]}), r"schema says U8 \[5, 32\]", ROWS),
     "P055": Attack("another order, so other places", said(packed=[["b", "a"], ["c"]]), r"says U8 \[5, 8\]", ROWS),
@@ -194,8 +176,6 @@ PACKED_SHARDS = {
     "P062": Attack("rows under the field's name", renamed(ROWS, "a"), "neither a field of its own, being packed", "a"),
     "P063": Attack("a column more", said(packed=[["c", "a"]]), "there is no tensor 'b'", "b"),
     "P064": Attack("a column less", said(packed=[["c", "a"], ["b"], ["wide"]]), "no tensor 'gdsload:rows:2'"),
-    "P070": Attack("no digests", inside(CHECKSUMS, lambda tree: tree["digests"].pop(ROWS)), "has not the 16", ROWS),
-    "P071": Attack("digests of a packed field", digests(a=DIGEST), "it is no tensor that has any", "a"),
 }
 
 
@@ -211,8 +191,6 @@ IMAGE_SHARDS = {
     "E042": Attack("one key more", schema(lambda tree: tree.update(x=1)), "is no JSON object of fields, offsets"),
     "E043": Attack("no columns", schema(lambda tree: tree.update(packed=[])), "no list of at least one column"),
     "E045": Attack("a packed image", schema(lambda tree: tree.update(packed=[["i"]])), "'i' is not fixed"),
-    "E046": Attack("no offsets", schema(lambda tree: tree.update(offsets={})), "names offsets for {}"),
-    "E047": Attack("rows of another type", lambda tree: tree["i"].update(dtype="I8"), "but the schema says U8"),
 }
 
 
@@ -276,7 +254,7 @@ def test_hostile_shard_is_refused(number):
     ],
 )
 def test_nesting_of_any_depth_is_refused(key, host):
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     for depth in range(2, 1100, 11):
         tree["__metadata__"][key] = host.replace("NESTED", "[" * depth + "]" * depth)
         with pytest.raises(FormatError, match=key):
@@ -285,12 +263,12 @@ def test_nesting_of_any_depth_is_refused(key, host):
 
 def test_unaligned_data_are_refused():
     with pytest.raises(FormatError, match="the data begin at byte .* no multiple of 4096") as caught:
-        read(good_tree(), alignment=8)
+        read(tree_of(LAYOUT), alignment=8)
     assert {"x", TOKENS, "tokens", NAME, "mask", "name", None} == {problem.field for problem in caught.value.problems}
 
 
 def test_unaligned_file_is_refused():
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     entry = last_padding(tree)
     begin, end = entry["data_offsets"]
     entry.update(shape=[end - begin - 1], data_offsets=[begin, end - 1])
@@ -299,7 +277,7 @@ def test_unaligned_file_is_refused():
 
 
 def test_every_problem_is_reported_at_once():
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     digests(x="", y=DIGEST)(tree)
     text_of(SAMPLES, "six")(tree)
     renamed("gdsload:pad:0", "stranger")(tree)
@@ -312,7 +290,7 @@ def test_every_problem_is_reported_at_once():
 
 
 def test_every_field_is_checked():
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     fields(x={"dtype": "int32", "shape": [3]}, mask={"dtype": "int8", "shape": [None]})(tree)
     renamed("name", "title")(tree)
     tensor(TOKENS, dtype="U64")(tree)
@@ -338,16 +316,14 @@ def test_hostile_plain_file_is_refused(tensors, says, field):
     for name, (dtype, shape, nbytes) in tensors.items():
         tree[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + nbytes]}
         position += nbytes
-    text = json.dumps(tree).encode()
-    raw = len(text).to_bytes(8, "little") + text
     with pytest.raises(FormatError, match=says) as caught:
-        read_shard(parse_header(raw, len(raw) + position, FILE), FILE)
+        read(tree, alignment=1)
     assert [field] == [problem.field for problem in caught.value.problems]
     assert len(str(caught.value)) < 5000
 
 
 def test_other_metadata_are_ignored():
-    tree = good_tree()
+    tree = tree_of(LAYOUT)
     tree["__metadata__"] |= {"format": "pt", "license": "CC0-1.0", "gdsload.note": "from a later writer of version 1"}
     assert LAYOUT.stored == read(tree).stored
 
