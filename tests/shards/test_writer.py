@@ -91,7 +91,6 @@ BATCHES = [
 @pytest.mark.parametrize(
     ("write", "value", "field"),
     [*((ShardWriter.write, *one) for one in SAMPLES), *((ShardWriter.write_batch, *one) for one in BATCHES)],
-    ids=lambda value: repr(value)[:30],
 )
 def test_schema_of_what_is_written_first(tmp_path, write, value, field):
     with ShardWriter(tmp_path / "d") as writer:
@@ -146,7 +145,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("change", "message"), BAD)
 def test_refused_sample_leaves_nothing(tmp_path, change, message):
     with ShardWriter(tmp_path / "d", FIELDS) as writer:
         writer.write(GOOD)
