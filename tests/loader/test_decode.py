@@ -205,10 +205,3 @@ def test_fields_that_are_not_read_are_not_decoded(path):
         assert {*next(iter(batches))} == {"label"}
     with pytest.raises(OptionError, match="reuse_buffers needs fields of a fixed shape, but 'image'"):
         loader(path, DecodeImage(), reuse_buffers=True)
-
-
-def test_a_mask_needs_its_name(images, tmp_path):
-    with ShardWriter(tmp_path / "d", {"image": Field("image"), "image.decoded": Field("int64")}) as writer:
-        writer.write({"image": images[0], "image.decoded": 1})
-    with pytest.raises(OptionError, match="adds 'image.decoded' to each batch"):
-        loader(tmp_path / "d", DecodeImage(on_error="zeros"))

@@ -12,6 +12,7 @@ from gdsload import (
     BlockShuffle,
     Bounce,
     DataLoader,
+    Field,
     Gds,
     LengthBuckets,
     Memory,
@@ -20,9 +21,11 @@ from gdsload import (
     Padded,
     PerSample,
     ShardDataset,
+    ShardWriter,
     TokenBudget,
     Verify,
     Windows,
+    cached,
 )
 from gdsload.transforms import DecodeImage
 
@@ -125,6 +128,8 @@ GROUPS = [
     *((lambda kind=kind: kind(pinned="1KiB"), "pinned is 1024 bytes, but must be at") for kind in (Auto, Bounce)),
     *((lambda kind=kind: kind(engine="cuda"), 'engine is .*"cufile" or "kvikio"') for kind in (Auto, Gds)),
     (lambda: Gds(compat="no"), "compat is 'no'"),
+    (lambda: cached(iter([1])), "has no length"),
+    (lambda: cached([1], 0), "batches"),
     (lambda: PerSample([]), "has no transform"),
     (lambda: PerSample([len, 5]), "5 cannot be called"),
     (lambda: PerSample(len, workers=0), "workers is 0. Pass `ahead=False`"),
@@ -188,6 +193,31 @@ def test_groups(make, message):
 def test_options(rich, given, message):
     with pytest.raises(OptionError, match=message):
         load(rich, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"as_tuple": ["image"], "transform": lambda batch: batch["image"]}, "made a Tensor of the batch"),
+        ({"as_tuple": ["image"], "transform": lambda _: {"y": 1}}, "'image', .*It has 'y'"),
+        ({"with_real": True, "device_transform": lambda batch: batch["image"]}, "a Tensor.*`loader.real_samples"),
+    ],
+)
+def test_what_transforms_took_away(rich, options, message):
+    with load(rich, **options) as loader, pytest.raises(OptionError, match=message):
+        next(iter(loader))
+
+
+ADDED = {"index": {"with_index": True}, "real": {"with_real": True}}
+ADDED["image.decoded"] = {"decode": {"image": DecodeImage(on_error="zeros")}}
+
+
+@pytest.mark.parametrize(("name", "options"), ADDED.items())
+def test_a_field_that_has_the_name_of_what_is_added(tmp_path, name, options):
+    with ShardWriter(tmp_path / "d", {"image": Field("image"), name: "int64"}):
+        pass
+    with pytest.raises(OptionError, match=f"adds '{name}'"):
+        load(tmp_path / "d", **options)
 
 
 # Datasets that a loader cannot read.
@@ -275,6 +305,7 @@ CALLS = [
     (lambda data: Windows(data, 2, stride=2**70), "stride is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, within="epsiode"), "no field 'epsiode'"),
     (lambda data: Windows(data, 2, step=0), "step is 0"),
+    (lambda data: Windows(data, offsets={"label": [0]})[1.5], "1.5 is no index of a sample"),
     (lambda data: Windows(data, 2**40, step=2**40), "length times step is 1208925819614629174706176, but must be at m"),
     *(
         (lambda data, odd=odd: Windows(data, **odd), "either a length, with or without a step, or offsets. P")

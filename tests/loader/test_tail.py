@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-import gdsload
-from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere
 
 
@@ -74,17 +72,6 @@ class TestWhatCounts:
     def test_transform_sees_it(self, load, plain):
         loader = load(plain, 30, tail="pad", with_real=True, transform=lambda batch: int(batch["real"].sum()))
         assert list(loader) == [30] * 33 + [10]
-
-    def test_what_is_no_dict_cannot_have_it(self, load, plain):
-        loader = load(plain, 30, with_real=True, device_transform=lambda batch: batch["x"])
-        with pytest.raises(OptionError, match="`device_transform` returned a Tensor.*`loader.real_samples"):
-            next(iter(loader))
-
-    def test_a_field_of_that_name_is_refused(self, load, tmp_path):
-        with gdsload.ShardWriter(tmp_path / "d") as writer:
-            writer.write_batch({"real": torch.arange(3)})
-        with pytest.raises(OptionError, match="with_real adds 'real'.*has a field of that name"):
-            load(tmp_path / "d", with_real=True)
 
 
 class TestOptions:
