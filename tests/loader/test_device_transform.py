@@ -9,13 +9,9 @@ import torch
 from gdsload import LoaderClosedError, Memory, ReadError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
-from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
-from gdsload.transforms import Cast, RandomFlip
-from tests.loader.taking import BLOCK, begin, noisy_batch, numbers, prints
-
-
-def key_of(batch, generator):
-    return {**batch, "key": generator.initial_seed()}
+from gdsload.testing import Fault, FaultyBackend, fingerprint
+from gdsload.transforms import Cast
+from tests.loader.taking import begin, noisy_batch, numbers, prints
 
 
 class Module(torch.nn.Module):
@@ -27,54 +23,7 @@ class Module(torch.nn.Module):
         return batch["x"] * self.weight * torch.rand(8, generator=generator)
 
 
-@pytest.fixture
-def workers(monkeypatch):
-    """Sets how many threads a loader has."""
-    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
-
-
-class TestRandomNumbers:
-    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain, order):
-        """Of the batch's first sample, among all ranks; so no two batches share it."""
-        seen = set()
-        for rank in (0, 1):
-            loader = load(plain, 32, seed=5, ranks=(rank, 2), device_transform=key_of, **order)
-            for epoch in (0, 1):
-                for step, batch in enumerate(loader):
-                    # The last global batch has 1000 - 15 * 64 = 40 samples, 20 for each rank.
-                    position = step * 64 + rank * (32 if step < 15 else 20)
-                    assert batch["key"] == derive_key(5, epoch, Purpose.TRANSFORM, position)
-                    seen.add(batch["key"])
-        assert len(seen) == 2 * 2 * 16
-
-    def test_with_a_sampler_of_seed_epoch_step_and_rank(self, load, plain, join):
-        for rank in (0, 3):
-            join(rank, 4)
-            loader = load(plain, 300, seed=5, sampler=range(1000), device_transform=key_of)
-            keys = [batch["key"] for batch in loader]
-            assert keys == [derive_key(5, 0, Purpose.TRANSFORM, step, rank) for step in range(4)]
-
-    @pytest.mark.parametrize("order", [BLOCK, {"sampler": range(143)}], ids=str)
-    def test_resumes_at_every_step(self, load, rich, order):
-        def flip(batch, generator):
-            return RandomFlip("image")(noisy_batch({"x": batch["label"], **batch}, generator), generator)
-
-        fields = ["image", "label"]
-        assert_resumes_everywhere(lambda: load(rich, 16, device_transform=flip, fields=fields, **order))
-
-    def test_any_number_of_threads_gives_the_same(self, load, plain, workers, order):
-        def slow(batch, generator):
-            time.sleep(0.0005)
-            return noisy_batch(batch, generator)
-
-        found, before = [], torch.get_rng_state()
-        for count, budget in ((1, 1), (2, "1MiB"), (4, "1KiB")):
-            workers(count)
-            found.append(prints(load(plain, 10, device_transform=slow, memory=Memory(prefetch=budget), **order)))
-        assert found[0] == found[1] == found[2]
-        assert len(set(found[0])) == 100
-        assert torch.equal(torch.get_rng_state(), before)
-
+class TestCalls:
     @pytest.mark.parametrize("when", ["read", "completion"])
     def test_a_group_that_is_made_again_is_the_same(self, load, plain, wrap, when):
         wanted = prints(load(plain, 10, device_transform=noisy_batch))
@@ -82,8 +31,6 @@ class TestRandomNumbers:
         assert prints(load(plain, 10, device_transform=noisy_batch)) == wanted
         assert made[0].struck
 
-
-class TestCalls:
     def test_functions_modules_and_lists(self, load, plain):
         module = Module()
         found = list(load(plain, 500, device_transform=[Cast("x", torch.float64), module]))

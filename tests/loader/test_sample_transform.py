@@ -17,8 +17,7 @@ from torch.utils.data import default_collate
 
 import gdsload
 from gdsload import LoaderClosedError, OptionError, ReadError
-from gdsload.order import Purpose, derive_key
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import fingerprint
 from gdsload.transforms import Cast
 from tests.loader.taking import ORDERS, begin, noisy_sample
 
@@ -103,21 +102,6 @@ def summary(sample):
     }  # fmt: skip
 
 
-def key_of(sample, generator):
-    return {"x": sample["x"], "key": str(generator.initial_seed())}
-
-
-def draws(loader):
-    """The random numbers of each sample, by its index."""
-    return {
-        number: (own, *both)
-        for batch in loader
-        for number, own, both in zip(
-            batch["x"][:, 0].tolist(), batch["own"].tolist(), batch["torch"].tolist(), strict=True
-        )
-    }
-
-
 class TestSamples:
     @pytest.mark.parametrize(("order", "batch_size"), [(order, 16) for order in ORDERS] + [(ORDERS[-1], 1)], ids=str)
     def test_they_are_those_of_the_dataset_put_together_as_torch_does(self, load, rich, order, batch_size):
@@ -152,33 +136,7 @@ class TestSamples:
 
 
 class TestRandomNumbers:
-    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain):
-        for rank in (0, 1):
-            loader = load(plain, 32, "full", seed=5, ranks=(rank, 2), sample_transform=key_of)
-            loader.set_epoch(3)
-            for step, batch in enumerate(loader):
-                first = step * 64 + rank * (32 if step < 15 else 20)
-                wanted = [str(derive_key(5, 3, Purpose.SAMPLE, first + number)) for number in range(len(batch["x"]))]
-                assert batch["key"] == wanted
-
-    def test_with_a_sampler_of_seed_epoch_step_rank_and_place(self, load, plain):
-        loader = load(plain, 300, seed=5, sampler=range(1000), sample_transform=key_of)
-        for step, batch in enumerate(loader):
-            wanted = [str(derive_key(5, 0, Purpose.SAMPLE, step, 0, place)) for place in range(len(batch["x"]))]
-            assert batch["key"] == wanted
-
-    @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
-    def test_any_number_of_threads_gives_the_same(self, load, plain, order):
-        before = torch.get_rng_state()
-        found = [
-            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy_sample, workers=count), **order))
-            for count in (1, 2, 7)
-        ]
-        assert found[0] == found[1] == found[2]
-        assert len(set(found[0].values())) == 1000
-        assert torch.equal(torch.get_rng_state(), before)
-
-    def test_so_do_processes(self, load, plain, functions, soon):
+    def test_processes_give_what_threads_give(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
         loader = load(plain, 250, "full", sample_transform=gdsload.PerSample(functions.draw, processes=True, workers=2))
@@ -197,20 +155,6 @@ class TestRandomNumbers:
         assert {one for batch in found[0] for one in batch["threads"].tolist()} == {1}
         loader.close()
         soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-
-    def test_ranks_draw_what_one_process_draws(self, load, plain):
-        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy_sample)), {}
-        for rank in range(4):
-            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy_sample))
-            assert all(parts.setdefault(number, drawn) == drawn for number, drawn in part.items())
-        assert parts == whole
-
-    @pytest.mark.parametrize("order", [{"shuffle": "full"}, {"sampler": range(143)}], ids=str)
-    def test_resumes_at_every_step(self, load, rich, order):
-        def draw(sample, generator):
-            return sample["label"], torch.rand((), generator=generator), torch.randint(0, 10**9, ())
-
-        assert_resumes_everywhere(lambda: load(rich, 16, sample_transform=draw, **order))
 
     def test_each_of_torchs_ways_to_draw(self, load, plain):
         def draw(sample):
