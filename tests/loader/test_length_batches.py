@@ -169,11 +169,6 @@ class TestDatasets:
                     seen += batch["index"].tolist()
                 assert sorted(seen) == list(range(len(part)))
 
-    def test_another_dataset_than_the_loaders_is_refused(self, load, tokens):
-        dataset = gdsload.ShardDataset(tokens)
-        with pytest.raises(OptionError, match="batch_sampler was made of 2 samples, but the loader's .* has 1500"):
-            load(dataset, batch_sampler=TokenBudget(dataset.select([1, 2]), "tokens", 400))
-
     def test_a_sample_that_does_not_fit_is_named_and_can_be_left_out(self, load, tokens, lengths):
         first, others = int(np.argmax(lengths > 150)), int((lengths > 150).sum()) - 1
         message = rf"max_tokens is 150, but sample {first} has {lengths[first]} rows of 'tokens', and {others} more"

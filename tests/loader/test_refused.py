@@ -73,7 +73,11 @@ VALUES = [
     ("as_tuple", [["imag"]], "no field 'imag'"),
     ("as_tuple", [["index"]], "no field 'index'"),
     ("as_tuple", [["label", "real"]], "no field 'real'"),
-    ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto"),
+    (
+        "backend",
+        ["gsd", Gds, None],
+        r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto.* or a BackendRow",
+    ),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
     ("collate_fn", [5], "collate_fn is 5, which cannot be called"),
@@ -300,6 +304,14 @@ CALLS = [
             ([True] * 143, "a list"),
         )
     ),
+    *(
+        (lambda data, odd=odd: load(data).set_epoch(odd), f"epoch is {odd!r}, (which|but)")
+        for odd in (-1, 2**64, 1.0, "1", None)
+    ),
+    (lambda data: load(data, shuffle=True).sampler.set_epoch(-1), "epoch is -1"),
+    (lambda data: load(data, 10).set_epoch(0, 16), "step is 16, but the epoch has 15 steps"),
+    (lambda data: load(data, 10).set_epoch(0, -1), "step is -1"),
+    (lambda data: load(data, 10, sampler=[1]).set_epoch(0, 1), "step cannot be set with a sampler"),
     (lambda data: Windows(data, 0), "length is 0"),
     (lambda data: Windows(data, 2**70), "length is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, stride=2**70), "stride is 1180591620717411303424, but must be at most"),
@@ -351,6 +363,10 @@ CALLS = [
     (lambda data: TokenBudget(data, "points", 900, seed=-1), "seed is -1"),
     (lambda data: TokenBudget(data, "points", 900).set_epoch(-1), "epoch is -1"),
     (lambda data: TokenBudget(Windows(data, 3), "points", 900), "'points'"),
+    (
+        lambda data: load(data, batch_sampler=TokenBudget(data.select([1]), "points", 9)),
+        "was made of 1 sample.* has 143",
+    ),
     (lambda data: LengthBuckets(data, "points", 0), "batch_size is 0"),
     (lambda data: LengthBuckets(Mix([data], [1]), "points", 4), "a Mix has its own order"),
 ]
