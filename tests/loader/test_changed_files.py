@@ -47,30 +47,15 @@ def test_no_batch_is_made_of_what_was_written_over_a_shard(load, own_plain, mmap
         assert "the shard was written to" in str(error)
 
 
-def test_without_a_look_after_each_gather_batches_are_wrong(load, own_plain, monkeypatch):
-    """The control."""
-    for look in ("check", "opened"):
-        monkeypatch.setattr(Watch, look, lambda *_, **__: None)
-    loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
-    _, wrong, error = run(loader, own_plain, 0, 3)
-    assert wrong > 20
-    assert error is None
-
-
-@pytest.fixture
-def no_time(monkeypatch):
-    """Looking has used up its share of the time for good, as far as each file was looked at once."""
+@pytest.mark.parametrize("at", [0, 60, 115])
+def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(load, own_plain, monkeypatch, at):
     real = Watch.check
 
     def check(self, files, **options):
-        self._paid = 1e18
+        self._paid = 1e18  # looking has used up its share of the time for good, once each file was looked at
         real(self, files, **options)
 
     monkeypatch.setattr(Watch, "check", check)
-
-
-@pytest.mark.parametrize("at", [0, 60, 115])
-def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(load, own_plain, no_time, at):
     loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1))
     iterator = iter(loader)
     before = [next(iterator) for _ in range(at or 1)]
@@ -82,19 +67,6 @@ def test_a_change_that_nobody_had_the_time_to_see_is_an_error_at_the_epochs_end(
     assert len(before) + len(found) <= 125
     with pytest.raises(FileChangedError, match="shard-00003"):
         next(iterator)
-
-
-def test_without_a_look_at_the_epochs_end_nobody_learns_of_it(load, own_plain, no_time, monkeypatch):
-    """The control."""
-    monkeypatch.setattr(Watch, "check_passed", lambda self: None)
-    loader = load(own_plain, 8, with_index=True, memory=gdsload.Memory(prefetch=1), cache="none")
-    iterator = iter(loader)
-    for _ in range(100):  # up to the last shard, at which every reader has looked once
-        next(iterator)
-    time.sleep(0.01)
-    overwrite(own_plain / "shard-00003.safetensors")
-    wrong = sum(bool((batch["x"] != batch["index"][:, None]).any()) for batch in iterator)
-    assert wrong > 10
 
 
 def test_an_epoch_that_looks_often_enough_looks_at_nothing_in_the_end(load, plain, monkeypatch):

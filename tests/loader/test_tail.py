@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import numbers
 
 
 def ranks(load, path, batch_size, world_size, **options):
@@ -13,9 +14,8 @@ def ranks(load, path, batch_size, world_size, **options):
 class TestPad:
     def test_it_is_what_torchs_sampler_repeats(self, load, plain):
         world, size = 4, 32
-        mine = [
-            index for loader in ranks(load, plain, size, world, tail="pad", with_index=True) for index in tail(loader)
-        ]
+        loaders = ranks(load, plain, size, world, tail="pad", with_index=True)
+        mine = [index for loader in loaders for index in numbers(loader)[-1]]
         whole = list(range(1000))
         assert sorted(mine) == sorted((whole + whole)[1000 // (world * size) * world * size :][: world * size])
 
@@ -41,11 +41,6 @@ class TestPad:
 
         loaders = ranks(load, plain, 300, 4, tail="pad", device_transform=drawn)
         assert len({batch["drawn"].item() for loader in loaders for batch in loader}) == 4
-
-
-def tail(loader):
-    *_, last = loader
-    return last["index"].tolist()
 
 
 class TestWhatCounts:
