@@ -119,15 +119,17 @@ class TestCalls:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("ask", "match"),
+        ("hook", "ask", "match"),
         [
-            (lambda loader: loader.close(), "closed its loader"),
-            (lambda loader: next(iter(loader)), "began an epoch of it or set its place"),
-            (lambda loader: loader.set_epoch(3), "began an epoch of it or set its place"),
+            ("device_transform", lambda loader: loader.close(), "closed its loader"),
+            ("device_transform", lambda loader: next(iter(loader)), "began an epoch of it or set its place"),
+            ("device_transform", lambda loader: loader.set_epoch(3), "began an epoch of it or set its place"),
+            ("sample_transform", lambda loader: next(iter(loader)), "began an epoch of its loader"),
         ],
     )
-    def test_what_waits_for_its_own_loader_is_refused(self, load, plain, ask, match):
-        loader = load(plain, 10, device_transform=lambda _: ask(loader))
+    @pytest.mark.parametrize("ahead", [True, False])
+    def test_what_waits_for_its_own_loader_is_refused(self, load, plain, hook, ask, match, ahead):
+        loader = load(plain, 10, ahead=ahead, **{hook: lambda _: ask(loader)})
         with pytest.raises(RuntimeError, match=match):
             list(loader)
 

@@ -4,7 +4,6 @@ import copy
 import functools
 import itertools
 import json
-import random
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch.utils.data import DistributedSampler, RandomSampler
 import gdsload
 from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
-from gdsload.testing import RecordingBackend, SlowBackend
+from gdsload.testing import RecordingBackend
 from tests.loader.taking import EXAMPLES, begin, numbers, prints
 from tests.order.quality import batch_ids
 
@@ -125,11 +124,6 @@ class TestNothingElseDecidesTheOrder:
         monkeypatch.setattr("gdsload.engine.limits.MOST_THREADS", workers)
         monkeypatch.setattr("os.sched_getaffinity", lambda _: range(workers + 1))
         assert prints(load(rich, 6, seed=3, with_index=True, **order)) == reference
-
-    def test_how_long_reads_take(self, load, rich, order, reference, wrap, mmap):
-        delays = random.Random(1)
-        wrap(lambda inner: SlowBackend(inner, lambda: delays.random() * 0.004))
-        assert prints(load(rich, 6, seed=3, mmap=mmap, with_index=True, **order)) == reference
 
 
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):

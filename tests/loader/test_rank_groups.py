@@ -28,7 +28,6 @@ path, words, folder = sys.argv[1:]
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-flat = init_device_mesh("cpu", (4,), mesh_dim_names=("whatever",))
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
 pair = pairs[rank // 2]
 
@@ -49,8 +48,6 @@ def failing(made):
 
 found = {}
 found["mesh"] = read(loader(ranks=mesh))
-found["slice"] = read(loader(ranks=mesh["dp"]))
-found["flat"] = read(loader(ranks=flat))
 found["group"] = read(loader(ranks=pair))
 made = loader(ranks=mesh)
 found["place"] = [made.state_dict()["global_batch"], len(made)]
@@ -144,10 +141,6 @@ class TestProcesses:
         expected = load(plain, 30, "full", ranks=(1, 2), with_index=True)
         assert batches[3] == [batch["index"].tolist() for batch in expected]
         assert [one["place"] for one in told] == [[60, 17]] * RANKS
-
-    def test_a_part_of_it_is_taken_as_it_is(self, told):
-        assert [one["slice"] for one in told] == [one["mesh"] for one in told]
-        assert shared_out([one["flat"] for one in told])
 
     def test_a_group_has_ranks_of_its_own(self, told):
         batches = [one["group"] for one in told]

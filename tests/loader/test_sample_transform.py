@@ -239,12 +239,6 @@ class TestErrors:
         assert note in caught.value.__notes__[0]
         assert "step 0 of epoch 0" in caught.value.__notes__[1]
 
-    @pytest.mark.parametrize("ahead", [True, False])
-    def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain, ahead):
-        loader = load(plain, 10, ahead=ahead, sample_transform=lambda _: next(iter(loader)))
-        with pytest.raises(RuntimeError, match="began an epoch of its loader"):
-            list(loader)
-
     def test_closing_its_own_loader_is_no_hang(self, load, plain):
         loader = load(plain, 10, sample_transform=lambda _: loader.close())
         with pytest.raises((LoaderClosedError, TypeError)):

@@ -15,9 +15,8 @@ from gdsload.loader import dataset as dataset_module
 @pytest.fixture
 def dense(tmp_path):
     """A dataset without ragged tensors, so that torch can collate it."""
-    with ShardWriter(
-        tmp_path / "d", {"x": Field("float32", (3,)), "n": Field("int64"), "s": "str"}, shard_bytes=100
-    ) as writer:
+    schema = {"x": Field("float32", (3,)), "n": Field("int64"), "s": "str"}
+    with ShardWriter(tmp_path / "d", schema, shard_bytes=100) as writer:
         for number in range(23):
             writer.write({"x": np.full(3, number, np.float32), "n": number, "s": str(number)})
     return ShardDataset(tmp_path / "d")

@@ -1,6 +1,5 @@
 """Samplers: the batches that torch's loader makes with them, resumed at every step, and errors in their place."""
 
-import functools
 import itertools
 import json
 import threading
@@ -215,10 +214,9 @@ class TestResume:
 
     @pytest.mark.parametrize("name", BATCHES)
     def test_batch_sampler_at_every_step(self, make, name):
-        resumed = functools.partial(make, memory=gdsload.Memory(prefetch=900), mmap=False)
-        assert_resumes_everywhere(
-            lambda: make(batch_sampler=BATCHES[name]()), lambda: resumed(batch_sampler=BATCHES[name]())
-        )
+        other = {"memory": gdsload.Memory(prefetch=900), "mmap": False}
+        begun, resumed = (lambda given=given: make(batch_sampler=BATCHES[name](), **given) for given in ({}, other))
+        assert_resumes_everywhere(begun, resumed)
 
     @pytest.mark.parametrize("name", RESUMABLE)
     @pytest.mark.parametrize(("epochs", "steps"), [(0, 0), (1, 0), (2, 0), (1, 4)])
@@ -411,14 +409,11 @@ class TestErrors:
             list(loader)
 
     @pytest.mark.parametrize("form", [list, tuple, lambda mask: [*np.array(mask)], lambda mask: [*torch.tensor(mask)]])
-    @pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
-    def test_a_mask_holds_no_indices(self, make, form, name):
+    def test_a_mask_holds_no_indices(self, make, form):
         mask = form([False, True])
-        with (
-            make(**{name: [mask] if name == "batch_sampler" else mask}) as loader,
-            pytest.raises(OptionError, match="gave .* as of a mask, which is no whole number"),
-        ):
-            list(loader)
+        for options in ({"sampler": mask}, {"batch_sampler": [mask]}):
+            with make(**options) as loader, pytest.raises(OptionError, match="gave .* as of a mask, which is no whole"):
+                list(loader)
 
 
 class TestDrawing:
