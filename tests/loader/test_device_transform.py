@@ -12,6 +12,7 @@ from gdsload.order import Purpose, derive_key
 from gdsload.testing import Fault, FaultyBackend, fingerprint
 from gdsload.transforms import Cast
 from tests.loader.taking import begin, noisy_batch, numbers, prints
+from tests.pools import Held
 
 
 class Module(torch.nn.Module):
@@ -134,12 +135,11 @@ class TestErrors:
             list(loader)
 
     @pytest.mark.parametrize("ask", ["cache", "state_dict", "stats", "backend", "epoch"])
-    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, soon, ask):
-        go, calls = threading.Event(), []
+    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, ask):
+        held = Held()
 
         def look(batch):
-            calls.append(1)
-            go.wait(10)
+            held()
             found = getattr(loader, ask)
             if callable(found):
                 found()
@@ -148,30 +148,24 @@ class TestErrors:
         loader = load(plain, 10, device_transform=look)
         abandoned = [iter(loader)]
         first = in_thread(lambda: next(abandoned[0]))
-        soon(lambda: calls)
-        go.set()
+        assert held.begun.wait(10)
+        held.may_end.set()
         assert len(first.result(timeout=10)["x"]) == 10
-        go.clear()
+        held.may_end.clear()
         abandoned.clear()
         second = in_thread(list, loader)
-        threading.Timer(0.1, go.set).start()
+        threading.Timer(0.1, held.may_end.set).start()
         assert len(second.result(timeout=10)) == len(loader)
 
-    def test_closing_waits_for_the_call(self, load, plain, in_thread, soon):
-        go, calls = threading.Event(), []
-
-        def wait(batch):
-            calls.append(1)
-            go.wait(10)
-            return batch
-
-        loader = load(plain, 1, device_transform=wait)
+    def test_closing_waits_for_the_call(self, load, plain, in_thread):
+        held = Held()
+        loader = load(plain, 1, device_transform=lambda batch: held() or batch)
         consumer = in_thread(list, loader)
-        soon(lambda: calls)
+        assert held.begun.wait(10)
         closer = in_thread(loader.close)
         time.sleep(0.05)
         assert not closer.done()
-        go.set()
+        held.may_end.set()
         closer.result(timeout=10)
         with pytest.raises(LoaderClosedError, match="was closed"):
             consumer.result(timeout=10)

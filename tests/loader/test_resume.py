@@ -187,11 +187,8 @@ class TestSetEpoch:
             for epoch in (1, 2, 0):
                 _left = begin(loader)
                 loader.set_epoch(epoch)
-                assert (loader.epoch, loader.state_dict()["epoch"], loader.state_dict()["position"]) == (
-                    epoch,
-                    epoch,
-                    0,
-                )
+                state = loader.state_dict()
+                assert (loader.epoch, state["epoch"], state["position"]) == (epoch, epoch, 0)
                 assert numbers(loader) == epochs[epoch]
 
     def test_the_same_epoch_keeps_a_resumed_place_and_another_does_not(self, make):
