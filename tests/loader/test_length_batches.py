@@ -24,9 +24,8 @@ SAMPLES = 1500
 
 def write_tokens(path, lengths, shard_bytes="16KiB"):
     """Samples of so many tokens, each of them the sample's number."""
-    with gdsload.ShardWriter(
-        path, {"tokens": Field("int32", (None,)), "n": "int64", "t": "str"}, shard_bytes=shard_bytes
-    ) as writer:
+    schema = {"tokens": Field("int32", (None,)), "n": "int64", "t": "str"}
+    with gdsload.ShardWriter(path, schema, shard_bytes=shard_bytes) as writer:
         numbers = np.arange(len(lengths))
         tokens = (np.repeat(numbers.astype(np.int32), lengths), np.cumsum([0, *lengths]))
         writer.write_batch({"tokens": tokens, "n": numbers, "t": ["é" * (number % 5) for number in numbers]})

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import default_collate
 
 import gdsload
-from gdsload import LoaderClosedError, OptionError, ReadError
+from gdsload import LoaderClosedError, Memory, OptionError, PerSample, ReadError
 from gdsload.testing import fingerprint
 from gdsload.transforms import Cast
 from tests.loader.taking import ORDERS, begin, noisy_sample
@@ -139,7 +139,7 @@ class TestRandomNumbers:
     def test_processes_give_what_threads_give(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
-        loader = load(plain, 250, "full", sample_transform=gdsload.PerSample(functions.draw, processes=True, workers=2))
+        loader = load(plain, 250, "full", sample_transform=PerSample(functions.draw, processes=True, workers=2))
         found = []
         for _ in range(2):
             loader.set_epoch(0)
@@ -174,9 +174,7 @@ class TestRandomNumbers:
 
     def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
         own, again = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-        loader = load(
-            plain, 1000, sample_transform=gdsload.PerSample(lambda _: torch.rand((), generator=own), workers=1)
-        )
+        loader = load(plain, 1000, sample_transform=PerSample(lambda _: torch.rand((), generator=own), workers=1))
         assert next(iter(loader)).tolist() == [torch.rand((), generator=again).item() for _ in range(1000)]
 
 
@@ -188,7 +186,7 @@ class TestAtOnce:
             meeting.wait()
             return sample
 
-        epoch = iter(load(plain, 8, sample_transform=gdsload.PerSample(meet, workers=4)))
+        epoch = iter(load(plain, 8, sample_transform=PerSample(meet, workers=4)))
         assert len(next(epoch)["x"]) == 8
         meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
@@ -200,9 +198,7 @@ class TestAtOnce:
             made.append(1)
             return torch.zeros(25600)
 
-        loader = load(
-            plain, 1, sample_transform=gdsload.PerSample(grow, workers=1), memory=gdsload.Memory(prefetch="1MiB")
-        )
+        loader = load(plain, 1, sample_transform=PerSample(grow, workers=1), memory=Memory(prefetch="1MiB"))
         _held = begin(loader, 20)
         time.sleep(0.2)
         assert len(made) <= 20 + 10 + 8
@@ -211,7 +207,7 @@ class TestAtOnce:
 class TestErrors:
     def test_in_processes(self, load, plain, functions):
         """For those of classes that pickle does not take another error says what they said; a killed one is no hang."""
-        options = {"sample_transform": gdsload.PerSample(functions.fail, processes=True, workers=1)}
+        options = {"sample_transform": PerSample(functions.fail, processes=True, workers=1)}
         iterator = iter(load(plain, 50, **options))
         for before, bad, kind, match in (
             (2, 100, RuntimeError, "^Odd: this, that"),
@@ -264,7 +260,7 @@ class TestEnd:
             ended.append(1)
             return sample
 
-        loader = load(plain, 40, sample_transform=gdsload.PerSample(slow, workers=2))
+        loader = load(plain, 40, sample_transform=PerSample(slow, workers=2))
 
         def close():
             consumer = in_thread(list, loader)
@@ -327,11 +323,9 @@ class TestOptions:
         monkeypatch.setitem(sys.modules, "__main__", module)
         transform = {"a function": module.aug, "an object of a class": module.Aug(), "a partial": partial(module.aug)}
         with pytest.raises(OptionError, match=r"defined in a notebook.*Put it into a \.py file.*processes=False"):
-            load(plain, 10, sample_transform=gdsload.PerSample(transform[made], processes=True))
+            load(plain, 10, sample_transform=PerSample(transform[made], processes=True))
         assert len(list(load(plain, 10, sample_transform=transform[made]))) == 100
-        load(
-            plain, 10, sample_transform=gdsload.PerSample(partial(round, "__main__"), processes=True)
-        )  # a text, no reference
+        load(plain, 10, sample_transform=PerSample(partial(round, "__main__"), processes=True))  # a text, no reference
 
 
 def test_a_loader_says_which_way_bytes_go(plain):

@@ -39,10 +39,8 @@ def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
     torchs, loader = DataLoader(range(3)), load(plain, 8)
     names = [name for name in vars(torchs) if name[0] != "_"]
     assert [name for name in names if not hasattr(loader, name)] == []
-    own = {"dataset", "batch_size", "sampler", "batch_sampler", "collate_fn"}
-    assert {name: getattr(loader, name) for name in names if name not in own} == {
-        name: getattr(torchs, name) for name in names if name not in own
-    }
+    for name in {*names} - {"dataset", "batch_size", "sampler", "batch_sampler", "collate_fn"}:
+        assert getattr(loader, name) == getattr(torchs, name), name
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [1, 2, 3]}], ids=str)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Subset, random_split
 
 import gdsload
-from gdsload import DataLoader, OptionError, SampleIndexError, Windows
+from gdsload import DataLoader, Field, Memory, OptionError, SampleIndexError, ShardWriter, Windows
 from gdsload.testing import assert_resumes_everywhere, fingerprint
 
 SAMPLES = 300
@@ -23,7 +23,7 @@ def steps(tmp_path_factory):
     path = tmp_path_factory.mktemp("windows") / "steps"
     numbers = np.arange(SAMPLES)
     lengths = [1, 2, 7, 30, 4, 56, 100, 100]
-    with gdsload.ShardWriter(path, shard_bytes="4KiB", pack_fields=["reward", "done", "episode"]) as writer:
+    with ShardWriter(path, shard_bytes="4KiB", pack_fields=["reward", "done", "episode"]) as writer:
         writer.write_batch(
             {
                 "frame": numbers[:, None, None] * 10 + np.arange(6, dtype=np.int32).reshape(1, 3, 2),
@@ -73,7 +73,7 @@ def test_batches_are_those_of_numpy(tmp_path_factory, case):
     """Of any lengths, steps and offsets, whatever crosses shards, in every order: byte for byte."""
     runs, arrays, written, shape, order = case
     path = tmp_path_factory.mktemp("drawn") / "d"
-    with gdsload.ShardWriter(path, **written) as writer:
+    with ShardWriter(path, **written) as writer:
         writer.write_batch(arrays)
     same = np.arange(shape.get("length", 1)) * shape.get("step", 1)
     offsets = {name: np.array(one) for name, one in shape.get("offsets", dict.fromkeys(arrays, same)).items()}
@@ -84,9 +84,7 @@ def test_batches_are_those_of_numpy(tmp_path_factory, case):
 
     windows, seen = Windows(path, **shape), []
     assert windows.starts.tolist() == starts
-    with DataLoader(
-        windows, 4, **order, device="cpu", with_index=True, memory=gdsload.Memory(prefetch="8KiB")
-    ) as loader:
+    with DataLoader(windows, 4, **order, device="cpu", with_index=True, memory=Memory(prefetch="8KiB")) as loader:
         for batch in loader:
             index = batch.pop("index").tolist()
             assert list(batch) == [name for name in arrays if name in offsets]
@@ -167,7 +165,7 @@ def test_resumed_at_every_step(steps, shape, shuffle):
 
 def test_windows_of_one_run_take_no_memory(tmp_path):
     """Of a row of billions of tokens, a table of begins would not fit."""
-    with gdsload.ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
+    with ShardWriter(tmp_path / "row", shard_bytes="1MiB") as writer:
         writer.write_batch({"token": np.arange(3_000_000, dtype=np.uint32).astype(np.uint8)})
     tracemalloc.start()
     windows = Windows(tmp_path / "row", 1000)
@@ -189,13 +187,13 @@ def test_no_such_window(steps):
 
 @pytest.mark.parametrize("shape", [(), (3,)])
 def test_of_no_samples_there_are_none(tmp_path, shape):
-    with gdsload.ShardWriter(tmp_path / "none", {"x": "float32", "episode": gdsload.Field("int64", shape)}):
+    with ShardWriter(tmp_path / "none", {"x": "float32", "episode": Field("int64", shape)}):
         pass
     assert len(Windows(tmp_path / "none", 2, within="episode")) == 0
 
 
 def test_a_dataset_of_documents_has_no_windows(tmp_path):
-    with gdsload.ShardWriter(tmp_path / "d", {"tokens": gdsload.Field("uint16", (None,)), "text": "str"}) as writer:
+    with ShardWriter(tmp_path / "d", {"tokens": Field("uint16", (None,)), "text": "str"}) as writer:
         writer.write({"tokens": np.arange(100, dtype=np.uint16), "text": "a"})
     with pytest.raises(OptionError, match="all of the dataset's are ragged, texts or enc.* Convert .* `each='token'`"):
         Windows(tmp_path / "d", 8)
@@ -210,7 +208,7 @@ def test_a_dataset_of_documents_has_no_windows(tmp_path):
 )
 def test_ragged_and_encoded_fields_are_left_out(tmp_path, kind, message):
     values = [b"\xff\xd8\xff" + end for end in (b"", b"a", b"ab")] * 2
-    with gdsload.ShardWriter(tmp_path / "d", {"n": "int64", "x": gdsload.Field(kind)}) as writer:
+    with ShardWriter(tmp_path / "d", {"n": "int64", "x": Field(kind)}) as writer:
         writer.write_batch({"n": np.arange(6), "x": values})
     with pytest.raises(OptionError, match=message):
         Windows(tmp_path / "d", offsets={"x": [0, 5]})
