@@ -254,6 +254,11 @@ class TestRefused:
         other.load_state_dict(one.state_dict())
         assert list(map(fingerprint, other)) == list(map(fingerprint, rest))
 
+    def test_the_same_samples_are_the_same_however_they_are_listed(self, load, plain):
+        dataset = gdsload.ShardDataset(plain)
+        state = load(Subset(dataset, range(10))).state_dict()
+        load(Subset(dataset, list(range(10)))).load_state_dict(state)
+
     @pytest.mark.parametrize(
         "junk",
         [

@@ -214,9 +214,10 @@ class TestResume:
 
     @pytest.mark.parametrize("name", BATCHES)
     def test_batch_sampler_at_every_step(self, make, name):
-        other = {"memory": Memory(prefetch=900), "mmap": False}
-        begun, resumed = (lambda given=given: make(batch_sampler=BATCHES[name](), **given) for given in ({}, other))
-        assert_resumes_everywhere(begun, resumed)
+        def made(**options):
+            return make(batch_sampler=BATCHES[name](), **options)
+
+        assert_resumes_everywhere(made, lambda: made(memory=Memory(prefetch=900), mmap=False))
 
     @pytest.mark.parametrize("name", RESUMABLE)
     @pytest.mark.parametrize(("epochs", "steps"), [(0, 0), (1, 0), (2, 0), (1, 4)])
