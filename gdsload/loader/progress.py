@@ -157,6 +157,10 @@ class Progress:
                 option="step",
                 remedy="Resume a state of the loader, or leave out batches as they come.",
             )
+        chosen = None
+        if step is not None:  # before anything changes: there may be no such step
+            schedule = self._schedule(number)
+            chosen = schedule, Cursor(number, schedule.position(step))
         begun, self._begun = self._begun, None
         self._newest, self._run, self._left = None, self._run + 1, 0
         place = None if begun is None else begun.place
@@ -168,9 +172,8 @@ class Progress:
             self._cursor, self._resumed = Cursor(number, 0), None
         elif self._resumed is not None:
             self._resumed.kept = True
-        if step is not None:
-            schedule = self._schedule(number)
-            self._cursor = Cursor(number, schedule.position(step))
+        if chosen is not None:
+            schedule, self._cursor = chosen
             self._resumed = _Resumed(self._identity(schedule).state(self._cursor), self._cursor, kept=True)
         if self.sampled is not None:
             self.sampled.set_epoch(number, resumed=self._cursor.position > 0)

@@ -206,6 +206,12 @@ def join():
 
 
 @pytest.fixture
+def workers(monkeypatch):
+    """Sets how many threads a loader has."""
+    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
+
+
+@pytest.fixture
 def threads():
     """The names of the library's own threads, now."""
     return own_threads

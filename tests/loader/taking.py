@@ -28,7 +28,7 @@ def noisy_sample(sample, generator):
 
 def noisy_batch(batch, generator):
     """The batch with a random number for each of its samples."""
-    return {**batch, "noise": torch.rand(len(batch["x"]), generator=generator)}
+    return {**batch, "own": torch.rand(len(batch["x"]), generator=generator)}
 
 
 def prints(batches):

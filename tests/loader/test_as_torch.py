@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import Subset
 
 import gdsload
-from gdsload import DatasetNotFoundError, OptionError
+from gdsload import DatasetNotFoundError, OptionError, ShardDataset
 from tests.loader.taking import begin, firsts
 
 
@@ -39,14 +39,10 @@ def test_its_iterator_has_the_length_of_its_own_epoch(load, rich):
 
 
 class TestText:
-    def test_it_tells_dataset_order_backend_and_budgets(self, load, plain):
-        text = repr(load(plain, 8, "full", seed=3))
-        assert re.fullmatch(
-            r"DataLoader of ShardDataset\('.*', 1000 samples\)\n"
-            r"  options  batch_size=8, shuffle='full', seed=3, device='cpu'\n  order    full \(.*\), seed 3\n"
-            r"  device   cpu\n  backend  host \(asked for auto\): .*\n  memory   256 MiB for batches ahead, 1 GiB arena\n"
-            r"  later    epochs from the page cache, as far as the system keeps it", text, re.DOTALL
-        )  # fmt: skip
+    def test_its_lines(self, load, plain):
+        title, *lines = repr(load(plain, 8, "full", seed=3)).splitlines()
+        assert title.endswith(f"ShardDataset('{plain}', 1000 samples)")
+        assert [line[:11].strip() for line in lines] == ["options", "order", "device", "backend", "memory", "later"]
 
     def test_options_are_those_that_differ_from_the_defaults(self, load, plain):
         def given(**options):
@@ -96,25 +92,18 @@ class TestText:
         assert "('<b>')\n  1 sample, 8 KiB in 1 shard\n  field  " in repr(dataset).replace(str(tmp_path) + "/", "")
 
     def test_parts_of_datasets_say_of_what(self, load, plain):
-        dataset = gdsload.ShardDataset(plain)
-        assert "DataLoader of 2 samples of 3 samples of ShardDataset(" in repr(
-            load(Subset(Subset(dataset, [1, 2, 3]), [0, 2]))
-        )
-        assert "DataLoader of ConcatDataset([5 samples of ShardDataset(" in repr(
-            load(ConcatDataset([dataset.select(range(5)), dataset]))
-        )
+        dataset = ShardDataset(plain)
+        part, both = Subset(dataset.select([1, 2, 3]), [0, 2]), dataset.select(range(5)) + dataset
+        assert "DataLoader of 2 samples of 3 samples of ShardDataset(" in repr(load(part))
+        assert "DataLoader of ConcatDataset([5 samples of ShardDataset(" in repr(load(both))
 
     def test_it_is_an_annotation(self):
         assert gdsload.DataLoader[dict].__origin__ is gdsload.DataLoader
 
 
 class TestPlaces:
-    @pytest.mark.parametrize(
-        "path", ["s3://bucket/shards", "gs://b/x", "hf://datasets/a/b", "https://host/x", "S3://b"]
-    )
-    @pytest.mark.parametrize(
-        "open_it", [gdsload.ShardDataset, gdsload.DataLoader, gdsload.ShardWriter, gdsload.convert]
-    )
+    @pytest.mark.parametrize("path", ["s3://bucket/shards", "hf://datasets/a/b", "https://host/x", "S3://b"])
+    @pytest.mark.parametrize("open_it", [ShardDataset, gdsload.DataLoader, gdsload.ShardWriter, gdsload.convert])
     def test_addresses_are_refused_with_what_to_do(self, path, open_it, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         given = (path, "out") if open_it is gdsload.convert else (path,)

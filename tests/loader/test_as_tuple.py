@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from gdsload import OptionError
 from gdsload.testing import fingerprint
 
 
@@ -37,11 +36,3 @@ class TestTuples:
         )  # fmt: skip
         for thrice, label in loader:
             assert torch.equal(thrice, 3 * label)
-
-    @pytest.mark.parametrize(
-        ("transform", "match"),
-        [(lambda batch: batch["image"], "made a Tensor of the batch"), (lambda _: {"y": 1}, "'image', .*It has 'y'")],
-    )
-    def test_what_transforms_took_away_is_an_error(self, load, rich, transform, match):
-        with pytest.raises(OptionError, match=match):
-            next(iter(load(rich, transform=transform, as_tuple=["image"])))

@@ -7,7 +7,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import gdsload
-from gdsload import OptionError
 
 
 @pytest.mark.parametrize("most", [1, 8, 500])
@@ -38,9 +37,3 @@ def test_torchs_loader_and_lists_are_loaders_too():
     assert [batch.tolist() for batch in gdsload.cached(DataLoader(torch.arange(5), 2), 2)] == [[0, 1], [2, 3], [0, 1]]
     assert list(gdsload.cached([])) == []
     assert repr(gdsload.cached([7], 2)) == "cached([7], batches=2)"
-
-
-@pytest.mark.parametrize(("loader", "batches", "match"), [(iter([1]), 8, "has no length"), ([1], 0, "batches")])
-def test_what_cannot_be_cached(loader, batches, match):
-    with pytest.raises(OptionError, match=match):
-        gdsload.cached(loader, batches)

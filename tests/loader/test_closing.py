@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import gdsload
-from gdsload import LoaderClosedError
+from gdsload import LoaderClosedError, Memory
 from gdsload.engine import assemble
 from gdsload.loader import life as life_module
 from gdsload.loader.ranks import Schedules
@@ -63,7 +63,7 @@ def test_whoever_was_interrupted_while_closing_closes_again(load, plain, wrap, t
         return 0.4
 
     wrap(lambda inner: SlowBackend(inner, delay))
-    loader = load(plain, 10, mmap=mmap, memory=gdsload.Memory(prefetch=1))
+    loader = load(plain, 10, mmap=mmap, memory=Memory(prefetch=1))
     iterator = begin(loader)
     while landed_at[-1] < time.monotonic() + 0.3:  # as the consumer may have read and awaited the last one itself
         next(iterator)
@@ -127,7 +127,7 @@ def test_closed_in_a_thread_of_its_own(load, plain, wrap, soon, threads):
             return super().read(wanted, to)
 
     wrap(lambda inner: Closing(inner, 0.001))
-    loader = load(plain, 10, memory=gdsload.Memory(prefetch=1))
+    loader = load(plain, 10, memory=Memory(prefetch=1))
     left, iterator = [loader], iter(loader)
     with pytest.raises(LoaderClosedError):
         for _ in range(1000):
@@ -153,7 +153,7 @@ def test_from_another_thread_at_any_moment(load, plain, wrap, threads, in_thread
     wrap(lambda inner: SlowBackend(inner, lambda: chosen.random() * delay))
     order = chosen.choice([{}, {"shuffle": "full"}, BLOCK])
     loader = load(
-        plain, 10, mmap=mmap, with_index=True, memory=gdsload.Memory(prefetch=chosen.choice([1, 2000, "1MiB"])), **order
+        plain, 10, mmap=mmap, with_index=True, memory=Memory(prefetch=chosen.choice([1, 2000, "1MiB"])), **order
     )
 
     def consume():
@@ -194,7 +194,7 @@ def no_collection():
 
 class TestAbandoned:
     def test_a_loader_and_its_iterator_are_no_circle(self, plain, threads, soon, mmap, no_collection):
-        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=gdsload.Memory(prefetch=1))
+        loader = gdsload.DataLoader(plain, 10, device="cpu", mmap=mmap, memory=Memory(prefetch=1))
         iterator = begin(loader)
         gone = [weakref.ref(loader), weakref.ref(iterator)]
         del loader, iterator
@@ -247,7 +247,7 @@ class TestAbandoned:
                 return super().read(wanted, to)
 
         wrap(lambda inner: Collecting(inner, 0.001))
-        loader = load(plain, 10, memory=gdsload.Memory(prefetch=1))
+        loader = load(plain, 10, memory=Memory(prefetch=1))
         for _ in range(2):
             first, second = iter(loader), iter(loader)
             next(first), next(second)

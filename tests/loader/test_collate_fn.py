@@ -3,22 +3,15 @@
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import default_collate
 
 import gdsload
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload.testing import fingerprint
 from tests.loader.taking import numbers
 
 
 def detection(samples):
     """As loops for detection have it: what differs in size stays in lists."""
     return [sample["x"] for sample in samples], [{"boxes": sample["x"][:1], "text": "t"} for sample in samples]
-
-
-def mixed(samples):
-    """As torchvision's MixUp in a collate_fn: it draws for the batch."""
-    batch = default_collate(samples)
-    return {**batch, "mixed": torch.randperm(len(samples)), "share": torch.rand(())}
 
 
 class TestBatches:
@@ -44,27 +37,6 @@ class TestBatches:
 
     def test_an_empty_batch_is_collated_as_torch_does(self, load, plain):
         assert list(load(plain, batch_sampler=[[3, 4], [], [5]], collate_fn=len)) == [2, 0, 1]
-
-
-class TestRandomNumbers:
-    def test_they_follow_from_the_batch(self, load, plain):
-        """And differ from those of its first sample, and from batch to batch."""
-
-        def drawn(**options):
-            found = load(plain, 100, "full", collate_fn=mixed, **options)
-            return [(batch["mixed"].tolist(), float(batch["share"])) for batch in found]
-
-        first = drawn()
-        assert first == drawn()
-        assert len({share for _, share in first}) == len(first)
-        assert first != drawn(seed=1)
-        torch.manual_seed(1)
-        before = torch.get_rng_state()
-        assert drawn(ahead=False) == first
-        assert torch.equal(torch.get_rng_state(), before)
-
-    def test_resumes_at_every_step(self, load, rich):
-        assert_resumes_everywhere(lambda: load(rich, 16, "full", seed=3, collate_fn=mixed, fields=["label"]))
 
 
 @pytest.mark.parametrize("hook", ["collate_fn", "sample_transform"])

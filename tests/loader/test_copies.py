@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler, Subset
 
 import gdsload
-from gdsload import LoaderClosedError
 from tests.loader.taking import firsts, seeded
 
 WAYS = {"pickled": lambda loader: pickle.loads(pickle.dumps(loader)), "copied": copy.deepcopy, "shared": copy.copy}
@@ -57,23 +56,19 @@ def test_a_copy_goes_on_where_the_loader_stands(plain, options, way, at, batch_s
             assert firsts(made) == firsts(batches)
 
 
-def test_a_copy_between_two_epochs_is_for_any_world(load, plain):
+def test_a_copy_between_two_epochs_is_for_any_world(load, plain, join):
     loader = load(plain, 50, True)
     firsts(loader)
     made = pickle.loads(pickle.dumps(loader))
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        with made:
-            assert made.epoch == 1
-            assert firsts(made) == firsts(loader)
-    finally:
-        torch.distributed.destroy_process_group()
+    join(0, 1)
+    with made:
+        assert made.epoch == 1
+        assert firsts(made) == firsts(loader)
 
 
 def test_a_seed_that_was_drawn_goes_with_it(load, plain):
     loader = load(plain, 50, True, seed=None)
-    made = pickle.loads(pickle.dumps(loader))
-    with made:
+    with pickle.loads(pickle.dumps(loader)) as made:
         assert made.seed is None
     firsts(loader)
     with pickle.loads(pickle.dumps(loader)) as made:
@@ -113,10 +108,5 @@ def test_an_unused_loader_works_in_a_fork_and_in_its_parent(load, plain, ends_in
     def same():
         assert firsts(loader) == expected
 
-    def refused():
-        with pytest.raises(LoaderClosedError, match="used in another process.*fork before the first batch"):
-            next(iter(loader))
-
     assert ends_in_a_child(same)
     same()
-    assert ends_in_a_child(refused)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from gdsload import DataLoader, Field, FormatError, Memory, OptionError, ShardDataset, ShardWriter
+from gdsload import DataLoader, FormatError, Memory, OptionError, ShardDataset
 from gdsload.testing import assert_resumes_everywhere
 from gdsload.transforms import DecodeImage
-from tests.loader.pictures import encoded
+from tests.loader.pictures import encoded, written
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RANDOM = DecodeImage(size=20, crop="random-resized", flip=0.5)
@@ -28,16 +28,9 @@ def images():
     return [encoded(number) for number in range(COUNT)]
 
 
-def written(path, images, kind):
-    with ShardWriter(path, {"image": Field(kind), "label": Field("int64")}, shard_bytes=30_000) as writer:
-        for number, data in enumerate(images):
-            writer.write({"image": data, "label": number})
-    return path
-
-
 @pytest.fixture(scope="module")
 def path(images, tmp_path_factory):
-    return written(tmp_path_factory.mktemp("decode") / "d", images, "image")
+    return written(tmp_path_factory.mktemp("decode") / "d", images)
 
 
 def loader(path, options=RANDOM, batch_size=8, **given):
@@ -205,10 +198,3 @@ def test_fields_that_are_not_read_are_not_decoded(path):
         assert {*next(iter(batches))} == {"label"}
     with pytest.raises(OptionError, match="reuse_buffers needs fields of a fixed shape, but 'image'"):
         loader(path, DecodeImage(), reuse_buffers=True)
-
-
-def test_a_mask_needs_its_name(images, tmp_path):
-    with ShardWriter(tmp_path / "d", {"image": Field("image"), "image.decoded": Field("int64")}) as writer:
-        writer.write({"image": images[0], "image.decoded": 1})
-    with pytest.raises(OptionError, match="adds 'image.decoded' to each batch"):
-        loader(tmp_path / "d", DecodeImage(on_error="zeros"))

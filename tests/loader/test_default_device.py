@@ -12,13 +12,11 @@ from gdsload.transforms import Normalize
 @pytest.fixture
 def ragged(tmp_path):
     """Forty samples; half of them hold nothing."""
-    with gdsload.ShardWriter(
-        tmp_path / "ragged", {"t": Field("int32", (None,)), "x": Field("uint8", (3, 4, 4))}
-    ) as writer:
+    schema = {"t": Field("int32", (None,)), "x": Field("uint8", (3, 4, 4))}
+    with gdsload.ShardWriter(tmp_path / "ragged", schema) as writer:
         for number in range(40):
-            writer.write(
-                {"t": [] if number < 20 else [number, 2], "x": torch.full((3, 4, 4), number, dtype=torch.uint8)}
-            )
+            image = torch.full((3, 4, 4), number, dtype=torch.uint8)
+            writer.write({"t": [] if number < 20 else [number, 2], "x": image})
     return tmp_path / "ragged"
 
 

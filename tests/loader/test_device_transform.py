@@ -9,13 +9,10 @@ import torch
 from gdsload import LoaderClosedError, Memory, ReadError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.order import Purpose, derive_key
-from gdsload.testing import Fault, FaultyBackend, assert_resumes_everywhere, fingerprint
-from gdsload.transforms import Cast, RandomFlip
-from tests.loader.taking import BLOCK, begin, noisy_batch, numbers, prints
-
-
-def key_of(batch, generator):
-    return {**batch, "key": generator.initial_seed()}
+from gdsload.testing import Fault, FaultyBackend, fingerprint
+from gdsload.transforms import Cast
+from tests.loader.taking import begin, noisy_batch, numbers, prints
+from tests.pools import Held
 
 
 class Module(torch.nn.Module):
@@ -27,54 +24,7 @@ class Module(torch.nn.Module):
         return batch["x"] * self.weight * torch.rand(8, generator=generator)
 
 
-@pytest.fixture
-def workers(monkeypatch):
-    """Sets how many threads a loader has."""
-    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda _: range(max(count, 2)))
-
-
-class TestRandomNumbers:
-    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain, order):
-        """Of the batch's first sample, among all ranks; so no two batches share it."""
-        seen = set()
-        for rank in (0, 1):
-            loader = load(plain, 32, seed=5, ranks=(rank, 2), device_transform=key_of, **order)
-            for epoch in (0, 1):
-                for step, batch in enumerate(loader):
-                    # The last global batch has 1000 - 15 * 64 = 40 samples, 20 for each rank.
-                    position = step * 64 + rank * (32 if step < 15 else 20)
-                    assert batch["key"] == derive_key(5, epoch, Purpose.TRANSFORM, position)
-                    seen.add(batch["key"])
-        assert len(seen) == 2 * 2 * 16
-
-    def test_with_a_sampler_of_seed_epoch_step_and_rank(self, load, plain, join):
-        for rank in (0, 3):
-            join(rank, 4)
-            loader = load(plain, 300, seed=5, sampler=range(1000), device_transform=key_of)
-            keys = [batch["key"] for batch in loader]
-            assert keys == [derive_key(5, 0, Purpose.TRANSFORM, step, rank) for step in range(4)]
-
-    @pytest.mark.parametrize("order", [BLOCK, {"sampler": range(143)}], ids=str)
-    def test_resumes_at_every_step(self, load, rich, order):
-        def flip(batch, generator):
-            return RandomFlip("image")(noisy_batch({"x": batch["label"], **batch}, generator), generator)
-
-        fields = ["image", "label"]
-        assert_resumes_everywhere(lambda: load(rich, 16, device_transform=flip, fields=fields, **order))
-
-    def test_any_number_of_threads_gives_the_same(self, load, plain, workers, order):
-        def slow(batch, generator):
-            time.sleep(0.0005)
-            return noisy_batch(batch, generator)
-
-        found, before = [], torch.get_rng_state()
-        for count, budget in ((1, 1), (2, "1MiB"), (4, "1KiB")):
-            workers(count)
-            found.append(prints(load(plain, 10, device_transform=slow, memory=Memory(prefetch=budget), **order)))
-        assert found[0] == found[1] == found[2]
-        assert len(set(found[0])) == 100
-        assert torch.equal(torch.get_rng_state(), before)
-
+class TestCalls:
     @pytest.mark.parametrize("when", ["read", "completion"])
     def test_a_group_that_is_made_again_is_the_same(self, load, plain, wrap, when):
         wanted = prints(load(plain, 10, device_transform=noisy_batch))
@@ -82,8 +32,6 @@ class TestRandomNumbers:
         assert prints(load(plain, 10, device_transform=noisy_batch)) == wanted
         assert made[0].struck
 
-
-class TestCalls:
     def test_functions_modules_and_lists(self, load, plain):
         module = Module()
         found = list(load(plain, 500, device_transform=[Cast("x", torch.float64), module]))
@@ -172,25 +120,26 @@ class TestCalls:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("ask", "match"),
+        ("hook", "ask", "match"),
         [
-            (lambda loader: loader.close(), "closed its loader"),
-            (lambda loader: next(iter(loader)), "began an epoch of it or set its place"),
-            (lambda loader: loader.set_epoch(3), "began an epoch of it or set its place"),
+            ("device_transform", lambda loader: loader.close(), "closed its loader"),
+            ("device_transform", lambda loader: next(iter(loader)), "began an epoch of it or set its place"),
+            ("device_transform", lambda loader: loader.set_epoch(3), "began an epoch of it or set its place"),
+            ("sample_transform", lambda loader: next(iter(loader)), "began an epoch of its loader"),
         ],
     )
-    def test_what_waits_for_its_own_loader_is_refused(self, load, plain, ask, match):
-        loader = load(plain, 10, device_transform=lambda _: ask(loader))
+    @pytest.mark.parametrize("ahead", [True, False])
+    def test_what_waits_for_its_own_loader_is_refused(self, load, plain, hook, ask, match, ahead):
+        loader = load(plain, 10, ahead=ahead, **{hook: lambda _: ask(loader)})
         with pytest.raises(RuntimeError, match=match):
             list(loader)
 
     @pytest.mark.parametrize("ask", ["cache", "state_dict", "stats", "backend", "epoch"])
-    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, soon, ask):
-        go, calls = threading.Event(), []
+    def test_it_may_look_at_its_loader_while_an_abandoned_epoch_is_waited_for(self, load, plain, in_thread, ask):
+        held = Held()
 
         def look(batch):
-            calls.append(1)
-            go.wait(10)
+            held()
             found = getattr(loader, ask)
             if callable(found):
                 found()
@@ -199,30 +148,24 @@ class TestErrors:
         loader = load(plain, 10, device_transform=look)
         abandoned = [iter(loader)]
         first = in_thread(lambda: next(abandoned[0]))
-        soon(lambda: calls)
-        go.set()
+        assert held.begun.wait(10)
+        held.may_end.set()
         assert len(first.result(timeout=10)["x"]) == 10
-        go.clear()
+        held.may_end.clear()
         abandoned.clear()
         second = in_thread(list, loader)
-        threading.Timer(0.1, go.set).start()
+        threading.Timer(0.1, held.may_end.set).start()
         assert len(second.result(timeout=10)) == len(loader)
 
-    def test_closing_waits_for_the_call(self, load, plain, in_thread, soon):
-        go, calls = threading.Event(), []
-
-        def wait(batch):
-            calls.append(1)
-            go.wait(10)
-            return batch
-
-        loader = load(plain, 1, device_transform=wait)
+    def test_closing_waits_for_the_call(self, load, plain, in_thread):
+        held = Held()
+        loader = load(plain, 1, device_transform=lambda batch: held() or batch)
         consumer = in_thread(list, loader)
-        soon(lambda: calls)
+        assert held.begun.wait(10)
         closer = in_thread(loader.close)
         time.sleep(0.05)
         assert not closer.done()
-        go.set()
+        held.may_end.set()
         closer.result(timeout=10)
         with pytest.raises(LoaderClosedError, match="was closed"):
             consumer.result(timeout=10)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler
 
 import gdsload
+from gdsload import BlockShuffle, Memory
 from gdsload.errors import StateError
 from gdsload.order import Schedule, make_order
 from gdsload.testing import RecordingBackend, SlowBackend
@@ -22,19 +23,17 @@ from tests.order.quality import batch_ids
 ORDERS = [
     {"shuffle": False},
     {"shuffle": "full"},
-    {"shuffle": gdsload.BlockShuffle(block=8, window=32, lanes=3)},
-    {"shuffle": gdsload.BlockShuffle(block=1, window=1, lanes=1)},
-    {"shuffle": gdsload.BlockShuffle(block=5, window=1000, lanes=2)},
-    {"shuffle": gdsload.BlockShuffle(block=7, window=13, lanes=17)},
+    {"shuffle": BlockShuffle(block=8, window=32, lanes=3)},
+    {"shuffle": BlockShuffle(block=1, window=1, lanes=1)},
+    {"shuffle": BlockShuffle(block=5, window=1000, lanes=2)},
+    {"shuffle": BlockShuffle(block=7, window=13, lanes=17)},
 ]
 LARGE = "1GiB"
 
 
 @pytest.mark.parametrize(("batch_size", "mmap"), [(1, True), (16, True), (16, False), (500, False)])
 def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, order, mmap, batch_size):
-    loader = load(
-        rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", memory=gdsload.Memory(arena=LARGE), **order
-    )
+    loader = load(rich, batch_size, mmap=mmap, with_index=True, ragged="offsets", memory=Memory(arena=LARGE), **order)
     seen = []
     for batch in loader:
         numbers = batch["index"].tolist()
@@ -51,7 +50,7 @@ def test_batches_are_the_samples_that_were_written(load, rich, expect_rich, orde
     order=st.one_of(
         st.sampled_from([{"shuffle": False}, {"shuffle": "full"}]),
         st.builds(
-            lambda block, window, lanes: {"shuffle": gdsload.BlockShuffle(block=block, window=window, lanes=lanes)},
+            lambda block, window, lanes: {"shuffle": BlockShuffle(block=block, window=window, lanes=lanes)},
             st.integers(1, 300),
             st.integers(1, 1200),
             st.integers(1, 40),
@@ -69,7 +68,7 @@ def test_all_ranks_together_give_every_sample_once(plain, order, batch_size, wor
     for rank in range(world_size):
         with gdsload.DataLoader(
             plain, batch_size, device="cpu", ranks=(rank, world_size), tail=tail, seed=seed,
-            mmap=mmap, with_index=True, with_real=True, memory=gdsload.Memory(arena=LARGE), **order,
+            mmap=mmap, with_index=True, with_real=True, memory=Memory(arena=LARGE), **order,
         ) as loader:  # fmt: skip
             found = list(loader)
             assert len(found) == len(loader) == (1000 // total if tail == "drop" else -(-1000 // total))
@@ -117,7 +116,7 @@ class TestNothingElseDecidesTheOrder:
         [({"prefetch": 1}, True), ({"prefetch": 3000}, True), ({"prefetch": 3000}, False), ({"arena": "2MiB"}, False)],
     )
     def test_budgets_and_mappings(self, load, rich, order, reference, budget, mmap):
-        options = {"memory": gdsload.Memory(**budget), "mmap": mmap, "with_index": True, **order}
+        options = {"memory": Memory(**budget), "mmap": mmap, "with_index": True, **order}
         assert prints(load(rich, 6, seed=3, **options)) == reference
 
     @pytest.mark.parametrize("workers", [2, 7])
@@ -135,8 +134,8 @@ class TestNothingElseDecidesTheOrder:
 def test_the_windows_in_memory_stay_within_arena_bytes(load, plain, wrap):
     made = wrap(RecordingBackend)
     options = {
-        "shuffle": gdsload.BlockShuffle(block=8, window=40, lanes=5),
-        "memory": gdsload.Memory(prefetch=700, arena=6 * 40 * 32 + 64 * 1000),
+        "shuffle": BlockShuffle(block=8, window=40, lanes=5),
+        "memory": Memory(prefetch=700, arena=6 * 40 * 32 + 64 * 1000),
     }
     loader = load(plain, 10, mmap=False, **options)
     assert sum(len(batch["x"]) for _ in range(2) for batch in loader) == 2000

@@ -203,9 +203,7 @@ class TestTransform:
 
     def test_it_runs_in_the_consumers_thread_once_for_each_batch(self, load, plain):
         seen = []
-        loader = load(
-            plain, 10, with_index=True, transform=lambda batch: seen.append(threading.get_ident()) or len(seen)
-        )
+        loader = load(plain, 10, transform=lambda _: seen.append(threading.get_ident()) or len(seen))
         assert list(loader) == list(range(1, 101))
         assert set(seen) == {threading.get_ident()}
 

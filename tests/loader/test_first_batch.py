@@ -3,8 +3,10 @@
 import time
 
 import pytest
+from torch.utils.data import Subset
 
 import gdsload
+from gdsload import DataLoader, Memory
 from tests.loader.conftest import write_plain
 
 MOST_S = 0.25
@@ -21,9 +23,7 @@ def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, rec
     times = []
     for _ in range(7):
         began = time.perf_counter()
-        with gdsload.DataLoader(
-            large, 256, shuffle, device="cpu", mmap=mmap, memory=gdsload.Memory(arena="4GiB")
-        ) as loader:
+        with DataLoader(large, 256, shuffle, device="cpu", mmap=mmap, memory=Memory(arena="4GiB")) as loader:
             assert len(next(iter(loader))["x"]) == 256
             times.append(time.perf_counter() - began)
         if times[-1] < MOST_S:
@@ -34,9 +34,7 @@ def test_the_first_batch_of_a_hundred_thousand_samples(large, shuffle, mmap, rec
 
 def test_the_state_of_a_large_subset_is_quick_after_the_first(large):
     """Frameworks ask for it at every step."""
-    from torch.utils.data import Subset
-
-    with gdsload.DataLoader(Subset(gdsload.ShardDataset(large), range(1, 100_000)), 256, device="cpu") as loader:
+    with DataLoader(Subset(gdsload.ShardDataset(large), range(1, 100_000)), 256, device="cpu") as loader:
         loader.state_dict()
         began = time.perf_counter()
         for _ in range(100):

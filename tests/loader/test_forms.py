@@ -4,28 +4,43 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 import gdsload
 from gdsload import Field, OptionError
 from gdsload.loader.plan import LoaderPlan
 from gdsload.testing import fingerprint
-from tests.loader.conftest import rich_sample
 from tests.loader.taking import raw_bytes
 
 TENSORS = ["points", "normals", "codes", "ragged_fp8"]
+FORMS = ["jagged", "offsets", "padded", "varlen"]
+
+
+def stored(found, form):
+    """The values and offsets of a ragged field in some form; rows that are padding are left out."""
+    if form == "jagged":
+        assert (found.is_nested, found.layout) == (True, torch.jagged)
+        return found.values(), found.offsets()
+    if form == "varlen":
+        assert type(found) is gdsload.Varlen
+        assert found.cu_seqlens.dtype == torch.int32
+        assert found.max_seqlen == max(found.cu_seqlens.diff().tolist(), default=0)
+        return found.values, found.cu_seqlens.long()
+    if form == "offsets":
+        return found
+    padded, lengths = found
+    assert lengths.dtype == torch.int64
+    assert padded.shape[:2] == (len(lengths), max(lengths.tolist(), default=0))
+    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
+    return torch.cat(rows) if rows else padded.flatten(0, 1), functional.pad(lengths, (1, 0)).cumsum(0)
 
 
 class TestRagged:
     @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    def test_jagged(self, load, rich, batch_size):
-        for batch in load(rich, batch_size, "full", with_index=True):
-            samples = [rich_sample(number) for number in batch["index"].tolist()]
-            for name in TENSORS:
-                found = batch[name]
-                assert (found.is_nested, found.layout) == (True, torch.jagged)
-                assert found.dtype == samples[0][name].dtype
-                assert found.offsets().dtype == torch.int64
-                assert [raw_bytes(row) for row in found.unbind()] == [raw_bytes(sample[name]) for sample in samples]
+    @pytest.mark.parametrize("form", FORMS)
+    def test_every_form_has_the_samples_rows(self, load, rich, expect_rich, form, batch_size):
+        for batch in load(rich, batch_size, "full", ragged=form, with_index=True):
+            expect_rich({name: stored(batch[name], form) for name in TENSORS}, batch["index"].tolist())
 
     def test_jagged_is_the_default_and_ready_for_computing(self, load, rich):
         batch = next(iter(load(rich, 20, fields=["points", "normals"])))
@@ -34,22 +49,8 @@ class TestRagged:
         assert ((points.nan_to_num() + normals.nan_to_num()).values()).shape == points.values().shape
         mean = torch.nested.nested_tensor_from_jagged(torch.ones_like(points.values()), points.offsets()).sum(dim=1)
         assert mean[:, 0].tolist() == points.offsets().diff().tolist()
-
-    @pytest.mark.parametrize("batch_size", [1, 9, 143])
-    def test_varlen(self, load, rich, batch_size):
-        loader = load(rich, batch_size, "full", ragged="varlen", fields=TENSORS)
-        for packed, plain in zip(loader, load(rich, batch_size, "full", ragged="offsets", fields=TENSORS), strict=True):
-            for name in TENSORS:
-                values, offsets = plain[name]
-                assert type(packed[name]) is gdsload.Varlen
-                assert raw_bytes(packed[name].values) == raw_bytes(values)
-                assert packed[name].values.shape == values.shape
-                assert (packed[name].cu_seqlens.dtype, packed[name].cu_seqlens.tolist()) == (
-                    torch.int32,
-                    offsets.tolist(),
-                )
-                assert packed[name].max_seqlen == offsets.diff().max()
-            assert packed["points"].cu_seqlens is packed["normals"].cu_seqlens
+        batch = next(iter(load(rich, 20, ragged="varlen")))
+        assert batch["points"].cu_seqlens is batch["normals"].cu_seqlens
 
     @pytest.mark.parametrize(
         ("batch_size", "padding"),
@@ -60,21 +61,14 @@ class TestRagged:
             *((size, {"points": 2.5, "codes": 65535, "ragged_fp8": -1}) for size in (9, 143)),
         ],
     )
-    def test_padded(self, load, rich, batch_size, padding):
-        for batch in load(rich, batch_size, "full", ragged=gdsload.Padded(padding), with_index=True):
-            samples = [rich_sample(number) for number in batch["index"].tolist()]
+    def test_padding_is_the_value_that_was_asked_for(self, load, rich, batch_size, padding):
+        for batch in load(rich, batch_size, "full", ragged=gdsload.Padded(padding)):
             for name in TENSORS:
                 padded, lengths = batch[name]
-                wanted = [sample[name] for sample in samples]
-                assert lengths.tolist() == [len(rows) for rows in wanted]
-                assert lengths.dtype == torch.int64
-                assert padded.shape == (len(samples), max(map(len, wanted)), *wanted[0].shape[1:])
-                assert padded.dtype == wanted[0].dtype
                 value = padding.get(name, 0) if isinstance(padding, dict) else padding
                 fill = raw_bytes(torch.tensor(value).to(padded.dtype))
-                for row, rows in zip(padded, wanted, strict=True):
-                    assert raw_bytes(row[: len(rows)]) == raw_bytes(rows)
-                    rest = raw_bytes(row[len(rows) :])
+                for row, length in zip(padded, lengths, strict=True):
+                    rest = raw_bytes(row[length:])
                     assert rest == fill * (len(rest) // len(fill))
 
     @settings(derandomize=True)
@@ -105,7 +99,7 @@ class TestRagged:
         (batch,) = load(tmp_path / "set", 2, ragged=gdsload.Padded(0.5))
         assert batch["scale"][0].float().tolist() == [[1, 2], [4, 0.5]]
 
-    @pytest.mark.parametrize("ragged", ["jagged", "offsets", "padded", "varlen"])
+    @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize(
         ("dtype", "row"),
         [
@@ -114,54 +108,38 @@ class TestRagged:
         ],
         ids=str,
     )
-    def test_without_any_rows(self, load, tmp_path, ragged, dtype, row):
+    def test_without_any_rows(self, load, tmp_path, form, dtype, row):
         """Samples without rows, rows without elements, and batches without samples."""
+        kind, sizes = getattr(torch, dtype), []
         with gdsload.ShardWriter(tmp_path / "set", {"x": Field(dtype, (None, *row)), "n": Field("int64")}) as writer:
             for number in range(4):
-                writer.write({"x": torch.empty((0, *row), dtype=getattr(torch, dtype)), "n": number})
-        kind = getattr(torch, dtype)
-        sizes = []
-        form = gdsload.Padded(1) if ragged == "padded" else ragged
-        for batch in load(tmp_path / "set", ragged=form, batch_sampler=[[0], [], [1, 2], []]):
-            size = len(batch["n"])
-            sizes.append(size)
-            found = batch["x"]
-            if ragged == "jagged":
-                assert (found.size(0), found.values().shape, found.dtype) == (size, (0, *row), kind)
-            elif ragged == "varlen":
-                assert (found.values.shape, found.values.dtype, found.max_seqlen) == ((0, *row), kind, 0)
-                assert found.cu_seqlens.tolist() == [0] * (size + 1)
-            elif ragged == "offsets":
-                assert (found[0].shape, found[0].dtype, found[1].tolist()) == ((0, *row), kind, [0] * (size + 1))
-            else:
-                assert (found[0].shape, found[0].dtype, found[1].tolist()) == ((size, 0, *row), kind, [0] * size)
+                writer.write({"x": torch.empty((0, *row), dtype=kind), "n": number})
+        ragged = gdsload.Padded(1) if form == "padded" else form
+        for batch in load(tmp_path / "set", ragged=ragged, batch_sampler=[[0], [], [1, 2], []]):
+            sizes.append(len(batch["n"]))
+            values, offsets = stored(batch["x"], form)
+            assert (values.shape, values.dtype, offsets.tolist()) == ((0, *row), kind, [0] * (sizes[-1] + 1))
         assert sizes == [1, 0, 2, 0]
 
-    def test_rows_without_elements_still_count(self, load, tmp_path):
+    @pytest.mark.parametrize("form", FORMS)
+    def test_rows_without_elements_still_count(self, load, tmp_path, form):
         with gdsload.ShardWriter(tmp_path / "set", {"x": Field("float32", (None, 0))}) as writer:
-            for rows in (3, 0, 2):
-                writer.write({"x": torch.zeros(rows, 0)})
-        assert next(iter(load(tmp_path / "set", 3, ragged="offsets")))["x"][1].tolist() == [0, 3, 3, 5]
-        padded, lengths = next(iter(load(tmp_path / "set", 3, ragged="padded")))["x"]
-        assert (padded.shape, lengths.tolist()) == ((3, 3, 0), [3, 0, 2])
-        assert next(iter(load(tmp_path / "set", 3)))["x"].offsets().tolist() == [0, 3, 3, 5]
-
-
-def collated(samples):
-    """As loops for detection have it: what differs in size stays in lists."""
-    return [sample["points"] for sample in samples], [{"boxes": sample["image"][:1], "text": "t"} for sample in samples]
+            writer.write_batch({"x": [torch.zeros(rows, 0) for rows in (3, 0, 2)]})
+        (batch,) = load(tmp_path / "set", 3, ragged=form)
+        values, offsets = stored(batch["x"], form)
+        assert (values.shape, offsets.tolist()) == ((5, 0), [0, 3, 3, 5])
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        *({"ragged": ragged, "with_index": True} for ragged in ("jagged", "offsets", "padded", "varlen")),
+        *({"ragged": form, "with_index": True} for form in FORMS),
         {
             "fields": ["image"],
             "sample_transform": lambda sample: (sample, "text"),
-            "device_transform": lambda batch: [batch],
+            "device_transform": lambda one: [one],
         },
-        {"collate_fn": collated},
+        {"collate_fn": list},
     ],
     ids=",".join,
 )

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from gdsload import BlockShuffle, DataLoader, Field, FormatError, Memory, OptionError, ShardWriter
+from gdsload import BlockShuffle, DataLoader, FormatError, Memory, OptionError
 from gdsload.engine.images import decode
 from gdsload.loader import resources
 from gdsload.testing import assert_resumes_everywhere
@@ -27,11 +27,7 @@ encoded = partial(pictures.encoded, smallest=14, largest=40)
 
 
 def written(path, images, kind="image"):
-    schema = {"image": Field(kind), "label": Field("int64"), "other": Field("bytes")}
-    with ShardWriter(path, schema, shard_bytes=30_000) as writer:
-        for number, data in enumerate(images):
-            writer.write({"image": data, "label": number, "other": encoded(number + 100)})
-    return path
+    return pictures.written(path, images, kind, other=[encoded(number + 100) for number in range(len(images))])
 
 
 @pytest.fixture(scope="module")

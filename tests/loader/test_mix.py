@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import gdsload
-from gdsload import Mix, OptionError, SampleIndexError, StateError
+from gdsload import Memory, Mix, OptionError, SampleIndexError, ShardDataset, StateError
 from gdsload.testing import assert_resumes_everywhere
 from tests.loader.conftest import write_plain
 from tests.loader.taking import numbers
@@ -22,9 +22,7 @@ SIZES = {"a": 1000, "b": 77, "c": 5}
 def parts(tmp_path_factory):
     """Datasets whose samples hold their own numbers."""
     folder = tmp_path_factory.mktemp("parts")
-    return {
-        name: gdsload.ShardDataset(write_plain(folder / name, size, shard_bytes=4096)) for name, size in SIZES.items()
-    }
+    return {name: ShardDataset(write_plain(folder / name, size, shard_bytes=4096)) for name, size in SIZES.items()}
 
 
 @pytest.fixture
@@ -86,9 +84,7 @@ def test_all_ranks_together_are_a_world_of_one(make, world_size, drop_last):
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_it_resumes_at_every_step(make, shuffle, drop_last):
     options = {"shuffle": shuffle, "drop_last": drop_last, "samples": 700}
-    assert_resumes_everywhere(
-        lambda: make(**options), lambda: make(**options, mmap=False, memory=gdsload.Memory(prefetch=900))
-    )
+    assert_resumes_everywhere(lambda: make(**options), lambda: make(**options, mmap=False, memory=Memory(prefetch=900)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import gdsload
-from gdsload import BudgetError, Field, OptionError
+from gdsload import BudgetError, Field
 from gdsload.loader.torch_keywords import WARNED, TorchKeywords
 from gdsload.testing import RecordingBackend
 
@@ -119,8 +119,6 @@ class TestFields:
     def test_a_field_called_index_is_not_hidden(self, load, tmp_path):
         with gdsload.ShardWriter(tmp_path / "set") as writer:
             writer.write_batch({"index": np.arange(5), "x": np.arange(5)})
-        with pytest.raises(OptionError, match="with_index adds 'index'"):
-            load(tmp_path / "set", with_index=True)
         assert next(iter(load(tmp_path / "set", 5)))["index"].tolist() == [0, 1, 2, 3, 4]
         assert list(next(iter(load(tmp_path / "set", with_index=True, fields=["x"])))) == ["x", "index"]
 
@@ -137,9 +135,7 @@ class TestDevice:
 class TestShown:
     def test_backend(self, load, plain):
         loader = load(plain, 100)
-        assert str(loader.backend).splitlines() == [
-            "host: batches are built in CPU memory", "  asked for auto", "  nothing moved yet"
-        ]  # fmt: skip
+        assert loader.backend.asked == "auto"
         list(loader)
         assert loader.backend.bytes_by_path == {"host": 32_000}
         assert "host: 32000 bytes" in str(loader.backend)

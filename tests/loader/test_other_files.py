@@ -8,7 +8,6 @@ from gdsload import (
     BackendUnavailableError,
     FileChangedError,
     LoaderClosedError,
-    OptionError,
     ReadError,
     ShardDataset,
     ShortReadError,
@@ -183,8 +182,3 @@ def test_a_backend_that_is_given_as_an_object_reads(fetched, plain, load, expect
 def test_one_that_needs_a_gpu_is_refused_without(plain):
     with pytest.raises(BackendUnavailableError, match="backend 'mine' needs a CUDA device"):
         gdsload.DataLoader(plain, device="cpu", backend=BackendRow(Mine, True, open_mine))
-
-
-def test_what_is_no_backend(plain):
-    with pytest.raises(OptionError, match="backend is <class .*Mine'>. Pass one of 'auto', .*, or a BackendRow"):
-        gdsload.DataLoader(plain, device="cpu", backend=Mine)

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -14,42 +15,21 @@ from torch.utils.data import ConcatDataset
 
 import gdsload
 from gdsload import DataLoader, Field, OptionError, ShardDataset, ShardWriter
-from gdsload.shards.format.dtypes import DTYPES
 from gdsload.shards.format.shard import PADDING_PREFIX
 from gdsload.testing import fingerprint
 from tests.loader.taking import ORDERS
+from tests.shards.format.shard_files import fields as any_fields
+from tests.shards.test_roundtrip import value_of
 
 SETTINGS = settings(derandomize=True, max_examples=20)
 SCALARS = {f"s{number:02}": Field("int32") for number in range(12)}
 
 
-def values_of(field, samples, seed):
-    """Any bits, in a form that `write_batch` takes."""
-    generator = np.random.default_rng(seed)
-    if field.kind in ("str", "bytes"):
-        texts = [f"{number}é"[: number % 4] for number in range(samples)]
-        return texts if field.kind == "str" else [text.encode() for text in texts]
-    lengths = generator.integers(0, 4, samples) if field.ragged else np.ones(samples, np.int64)
-    rows = int(lengths.sum())
-    made = torch.empty((rows, *field.row_shape), dtype=getattr(torch, field.dtype.name))
-    if made.numel():  # torch has no views of none
-        most = 2 if field.dtype.name == "bool" else 256
-        made.view(-1).view(torch.uint8)[...] = torch.from_numpy(generator.integers(0, most, made.nbytes, np.uint8))
-    return (made, np.append(0, np.cumsum(lengths))) if field.ragged else made
-
-
 @st.composite
 def datasets(draw):
     """Fields of all kinds in any order, and which of them are packed."""
-    fields = {}
-    for number in range(draw(st.integers(1, 10))):
-        if draw(st.integers(0, 7)) == 0:
-            fields[f"f{number}"] = Field(draw(st.sampled_from(["str", "bytes"])))
-            continue
-        shape = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
-        ragged = draw(st.integers(0, 5)) == 0
-        dtype = draw(st.sampled_from(sorted(DTYPES)))
-        fields[f"f{number}"] = Field(dtype, (None, *shape) if ragged else shape)
+    names = st.sampled_from([f"f{number}" for number in range(10)])
+    fields = draw(st.dictionaries(names, any_fields(), min_size=1))
     able = [name for name, field in fields.items() if not field.ragged and field.row_bytes]
     rule = draw(st.just("auto") | (st.lists(st.sampled_from(able), unique=True) if able else st.just([])))
     wanted = draw(st.none() | st.lists(st.sampled_from(list(fields)), unique=True, min_size=1))
@@ -57,9 +37,11 @@ def datasets(draw):
 
 
 def written(path, fields, samples, **options):
-    batch = {name: values_of(field, samples, number) for number, (name, field) in enumerate(fields.items())}
+    """Any values, the same for the same fields."""
+    chosen = random.Random(samples)
     with ShardWriter(path, fields, shard_bytes=300, **options) as writer:
-        writer.write_batch(batch)
+        for _ in range(samples):
+            writer.write({name: value_of(field, chosen) for name, field in fields.items()})
     return path
 
 
@@ -90,14 +72,13 @@ def test_all_ways_of_reading_give_what_unpacked_fields_give(tmp_path_factory, dr
 
 @SETTINGS
 @given(datasets())
-def test_sample_by_sample_is_written_what_a_batch_is(tmp_path_factory, drawn):
+def test_a_batch_is_written_as_its_samples_are(tmp_path_factory, drawn):
     fields, rule, _, samples = drawn
     folder = tmp_path_factory.mktemp("packed")
-    dataset = ShardDataset(written(folder / "batch", fields, samples, pack_fields=rule))
-    with ShardWriter(folder / "samples", fields, shard_bytes=300, pack_fields=rule) as writer:
-        for sample in dataset:
-            writer.write(sample)
-    assert ShardDataset(folder / "samples").digest == dataset.digest
+    dataset = ShardDataset(written(folder / "samples", fields, samples, pack_fields=rule))
+    with ShardWriter(folder / "batch", fields, shard_bytes=300, pack_fields=rule) as writer:
+        writer.write_batch(dataset.read_batch(range(samples)))
+    assert ShardDataset(folder / "batch").digest == dataset.digest
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,6 @@ path, words, folder = sys.argv[1:]
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-flat = init_device_mesh("cpu", (4,), mesh_dim_names=("whatever",))
 pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
 pair = pairs[rank // 2]
 
@@ -49,8 +48,6 @@ def failing(made):
 
 found = {}
 found["mesh"] = read(loader(ranks=mesh))
-found["slice"] = read(loader(ranks=mesh["dp"]))
-found["flat"] = read(loader(ranks=flat))
 found["group"] = read(loader(ranks=pair))
 made = loader(ranks=mesh)
 found["place"] = [made.state_dict()["global_batch"], len(made)]
@@ -145,10 +142,6 @@ class TestProcesses:
         assert batches[3] == [batch["index"].tolist() for batch in expected]
         assert [one["place"] for one in told] == [[60, 17]] * RANKS
 
-    def test_a_part_of_it_is_taken_as_it_is(self, told):
-        assert [one["slice"] for one in told] == [one["mesh"] for one in told]
-        assert shared_out([one["flat"] for one in told])
-
     def test_a_group_has_ranks_of_its_own(self, told):
         batches = [one["group"] for one in told]
         assert batches[0] == batches[2] != batches[1] == batches[3]
@@ -241,23 +234,24 @@ class TestMesh:
         for name, wanted in (("a", 10), ("b", 10)):
             assert next(iter(load(plain, 10, ranks=mesh[name], with_index=True)))["index"][0] == wanted
 
-    def test_another_ranks_mesh_is_refused(self, load, plain, join):
-        join(3, 8)
-        with pytest.raises(OptionError, match="ranks has no rank for this process: DeviceMesh"):
-            load(plain, 10, ranks=DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)))
-
 
 class TestOptions:
-    def test_a_group_of_others_is_refused(self, load, plain, join):
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (
+                lambda: DeviceMesh("cpu", [0, 2], mesh_dim_names=("dp",)),
+                "ranks has no rank for this process: DeviceMesh",
+            ),
+            (lambda: dist.new_group([0, 2]), "which this process is no rank of"),
+            # A part of a mesh has no seed of all.
+            (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"], "there are 4.*whole mesh, or"),
+        ],
+    )
+    def test_ranks_that_cannot_be_used(self, load, plain, join, make, message):
         join(1, 4)
-        with pytest.raises(OptionError, match="which this process is no rank of"):
-            load(plain, ranks=dist.new_group([0, 2]))
-
-    def test_a_part_of_a_mesh_has_no_seed_of_all(self, load, plain, join):
-        join(1, 4)
-        part = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["dp"]
-        with pytest.raises(OptionError, match="the 2 ranks of the mesh or group .*there are 4.*whole mesh, or a s"):
-            load(plain, ranks=part, seed=None)
+        with pytest.raises(OptionError, match=message):
+            load(plain, ranks=make(), seed=None)
 
     @pytest.mark.parametrize("name", ["mesh", "process_group"])
     def test_copies_are_made_with_the_same_and_no_other_process_gets_one(self, load, plain, join, name):

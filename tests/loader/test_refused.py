@@ -12,6 +12,7 @@ from gdsload import (
     BlockShuffle,
     Bounce,
     DataLoader,
+    Field,
     Gds,
     LengthBuckets,
     Memory,
@@ -20,9 +21,11 @@ from gdsload import (
     Padded,
     PerSample,
     ShardDataset,
+    ShardWriter,
     TokenBudget,
     Verify,
     Windows,
+    cached,
 )
 from gdsload.transforms import DecodeImage
 
@@ -70,7 +73,11 @@ VALUES = [
     ("as_tuple", [["imag"]], "no field 'imag'"),
     ("as_tuple", [["index"]], "no field 'index'"),
     ("as_tuple", [["label", "real"]], "no field 'real'"),
-    ("backend", ["gsd", Gds, None], r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto"),
+    (
+        "backend",
+        ["gsd", Gds, None],
+        r"backend is .*Pass one of 'auto', 'gds', .* a value such as `gdsload\.Auto.* or a BackendRow",
+    ),
     ("batch_size", [0, -1, 1.5, "8", None, [8]], "batch_size is"),
     ("cache", ["disk"], "cache is 'disk'"),
     ("collate_fn", [5], "collate_fn is 5, which cannot be called"),
@@ -125,6 +132,8 @@ GROUPS = [
     *((lambda kind=kind: kind(pinned="1KiB"), "pinned is 1024 bytes, but must be at") for kind in (Auto, Bounce)),
     *((lambda kind=kind: kind(engine="cuda"), 'engine is .*"cufile" or "kvikio"') for kind in (Auto, Gds)),
     (lambda: Gds(compat="no"), "compat is 'no'"),
+    (lambda: cached(iter([1])), "has no length"),
+    (lambda: cached([1], 0), "batches"),
     (lambda: PerSample([]), "has no transform"),
     (lambda: PerSample([len, 5]), "5 cannot be called"),
     (lambda: PerSample(len, workers=0), "workers is 0. Pass `ahead=False`"),
@@ -188,6 +197,31 @@ def test_groups(make, message):
 def test_options(rich, given, message):
     with pytest.raises(OptionError, match=message):
         load(rich, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"as_tuple": ["image"], "transform": lambda batch: batch["image"]}, "made a Tensor of the batch"),
+        ({"as_tuple": ["image"], "transform": lambda _: {"y": 1}}, "'image', .*It has 'y'"),
+        ({"with_real": True, "device_transform": lambda batch: batch["image"]}, "a Tensor.*`loader.real_samples"),
+    ],
+)
+def test_what_transforms_took_away(rich, options, message):
+    with load(rich, **options) as loader, pytest.raises(OptionError, match=message):
+        next(iter(loader))
+
+
+ADDED = {"index": {"with_index": True}, "real": {"with_real": True}}
+ADDED["image.decoded"] = {"decode": {"image": DecodeImage(on_error="zeros")}}
+
+
+@pytest.mark.parametrize(("name", "options"), ADDED.items())
+def test_a_field_that_has_the_name_of_what_is_added(tmp_path, name, options):
+    with ShardWriter(tmp_path / "d", {"image": Field("image"), name: "int64"}):
+        pass
+    with pytest.raises(OptionError, match=f"adds '{name}'"):
+        load(tmp_path / "d", **options)
 
 
 # Datasets that a loader cannot read.
@@ -270,11 +304,20 @@ CALLS = [
             ([True] * 143, "a list"),
         )
     ),
+    *(
+        (lambda data, odd=odd: load(data).set_epoch(odd), f"epoch is {odd!r}, (which|but)")
+        for odd in (-1, 2**64, 1.0, "1", None)
+    ),
+    (lambda data: load(data, shuffle=True).sampler.set_epoch(-1), "epoch is -1"),
+    (lambda data: load(data, 10).set_epoch(0, 16), "step is 16, but the epoch has 15 steps"),
+    (lambda data: load(data, 10).set_epoch(0, -1), "step is -1"),
+    (lambda data: load(data, 10, sampler=[1]).set_epoch(0, 1), "step cannot be set with a sampler"),
     (lambda data: Windows(data, 0), "length is 0"),
     (lambda data: Windows(data, 2**70), "length is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, stride=2**70), "stride is 1180591620717411303424, but must be at most"),
     (lambda data: Windows(data, 2, within="epsiode"), "no field 'epsiode'"),
     (lambda data: Windows(data, 2, step=0), "step is 0"),
+    (lambda data: Windows(data, offsets={"label": [0]})[1.5], "1.5 is no index of a sample"),
     (lambda data: Windows(data, 2**40, step=2**40), "length times step is 1208925819614629174706176, but must be at m"),
     *(
         (lambda data, odd=odd: Windows(data, **odd), "either a length, with or without a step, or offsets. P")
@@ -320,6 +363,10 @@ CALLS = [
     (lambda data: TokenBudget(data, "points", 900, seed=-1), "seed is -1"),
     (lambda data: TokenBudget(data, "points", 900).set_epoch(-1), "epoch is -1"),
     (lambda data: TokenBudget(Windows(data, 3), "points", 900), "'points'"),
+    (
+        lambda data: load(data, batch_sampler=TokenBudget(data.select([1]), "points", 9)),
+        "was made of 1 sample.* has 143",
+    ),
     (lambda data: LengthBuckets(data, "points", 0), "batch_size is 0"),
     (lambda data: LengthBuckets(Mix([data], [1]), "points", 4), "a Mix has its own order"),
 ]

@@ -188,11 +188,8 @@ class TestSetEpoch:
             for epoch in (1, 2, 0):
                 _left = begin(loader)
                 loader.set_epoch(epoch)
-                assert (loader.epoch, loader.state_dict()["epoch"], loader.state_dict()["position"]) == (
-                    epoch,
-                    epoch,
-                    0,
-                )
+                state = loader.state_dict()
+                assert (loader.epoch, state["epoch"], state["position"]) == (epoch, epoch, 0)
                 assert numbers(loader) == epochs[epoch]
 
     def test_the_same_epoch_keeps_a_resumed_place_and_another_does_not(self, make):
@@ -214,12 +211,15 @@ class TestSetEpoch:
             assert loader.state_dict()["epoch"] == int(epoch)
             json.dumps(loader.state_dict())
 
-    @pytest.mark.parametrize("epoch", [-1, 2**64, 1.0, "1", None])
-    def test_anything_else_is_refused(self, make, epoch):
+    @pytest.mark.parametrize("given", [(7, 999), (7, -1), (-1,), (2**64,), (1.0,)])
+    def test_a_refused_one_changes_nothing(self, make, given):
         with make() as loader:
-            with pytest.raises(OptionError, match=f"epoch is {epoch!r}, (which|but)"):
-                loader.set_epoch(epoch)
-            assert loader.epoch == 0
+            iterator = begin(loader)
+            state = loader.state_dict()
+            with pytest.raises(OptionError):
+                loader.set_epoch(*given)
+            assert loader.state_dict() == state
+            next(iterator)
 
 
 class TestRefused:
@@ -241,19 +241,23 @@ class TestRefused:
     def test_what_changes_the_order(self, make, before, after, match):
         check_refused(make(**after), stopped(make, **before)[0], match)
 
-    def test_one_value_more_or_less(self, load, tmp_path):
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            (lambda a, _: a, lambda _, b: b),  # one value more or less
+            (lambda a, _: a.select(range(4)), lambda a, _: a.select(range(1, 5))),
+            (lambda a, _: a.select(range(4)), lambda a, _: a),
+            (lambda a, b: ConcatDataset([a, b]), lambda a, b: ConcatDataset([b, a])),
+        ],
+    )
+    def test_another_dataset(self, load, tmp_path, before, after):
         for name, value in (("a", 5), ("b", 6)):
             with gdsload.ShardWriter(tmp_path / name) as writer:
                 writer.write_batch({"x": np.array([1, 2, 3, 4, value])})
-        state = load(tmp_path / "a").state_dict()
-        check_refused(load(tmp_path / "b"), state, "dataset is not the one.*same dataset, or start again")
-
-    def test_another_subset(self, load, plain):
-        dataset = gdsload.ShardDataset(plain)
-        state = load(Subset(dataset, range(10))).state_dict()
-        check_refused(load(Subset(dataset, range(1, 11))), state, "dataset is not the one")
-        check_refused(load(dataset), state, "dataset is not the one")
-        load(Subset(dataset, list(range(10)))).load_state_dict(state)
+        given = [gdsload.ShardDataset(tmp_path / name) for name in "ab"]
+        state = load(before(*given)).state_dict()
+        check_refused(load(after(*given)), state, "dataset is not the one.*same dataset, or start again")
+        load(before(*given)).load_state_dict(state)
 
     def test_the_same_dataset_elsewhere_is_the_same(self, load, tmp_path):
         one, other = (load(write_plain(tmp_path / name, 100), 10, "full") for name in ("a", "b"))
@@ -261,11 +265,10 @@ class TestRefused:
         other.load_state_dict(one.state_dict())
         assert list(map(fingerprint, other)) == list(map(fingerprint, rest))
 
-    def test_the_order_of_concatenated_datasets_counts(self, load, tmp_path):
-        a, b = (gdsload.ShardDataset(write_plain(tmp_path / name, size)) for name, size in (("a", 10), ("b", 20)))
-        state = load(ConcatDataset([a, b])).state_dict()
-        load(ConcatDataset([a, b])).load_state_dict(state)
-        check_refused(load(ConcatDataset([b, a])), state, "dataset is not the one")
+    def test_the_same_samples_are_the_same_however_they_are_listed(self, load, plain):
+        dataset = gdsload.ShardDataset(plain)
+        state = load(Subset(dataset, range(10))).state_dict()
+        load(Subset(dataset, list(range(10)))).load_state_dict(state)
 
     @pytest.mark.parametrize(
         "junk",

@@ -16,9 +16,8 @@ import torch
 from torch.utils.data import default_collate
 
 import gdsload
-from gdsload import LoaderClosedError, OptionError, ReadError
-from gdsload.order import Purpose, derive_key
-from gdsload.testing import assert_resumes_everywhere, fingerprint
+from gdsload import LoaderClosedError, Memory, OptionError, PerSample, ReadError
+from gdsload.testing import fingerprint
 from gdsload.transforms import Cast
 from tests.loader.taking import ORDERS, begin, noisy_sample
 
@@ -103,21 +102,6 @@ def summary(sample):
     }  # fmt: skip
 
 
-def key_of(sample, generator):
-    return {"x": sample["x"], "key": str(generator.initial_seed())}
-
-
-def draws(loader):
-    """The random numbers of each sample, by its index."""
-    return {
-        number: (own, *both)
-        for batch in loader
-        for number, own, both in zip(
-            batch["x"][:, 0].tolist(), batch["own"].tolist(), batch["torch"].tolist(), strict=True
-        )
-    }
-
-
 class TestSamples:
     @pytest.mark.parametrize(("order", "batch_size"), [(order, 16) for order in ORDERS] + [(ORDERS[-1], 1)], ids=str)
     def test_they_are_those_of_the_dataset_put_together_as_torch_does(self, load, rich, order, batch_size):
@@ -152,36 +136,10 @@ class TestSamples:
 
 
 class TestRandomNumbers:
-    def test_the_seed_is_made_of_seed_epoch_and_position(self, load, plain):
-        for rank in (0, 1):
-            loader = load(plain, 32, "full", seed=5, ranks=(rank, 2), sample_transform=key_of)
-            loader.set_epoch(3)
-            for step, batch in enumerate(loader):
-                first = step * 64 + rank * (32 if step < 15 else 20)
-                wanted = [str(derive_key(5, 3, Purpose.SAMPLE, first + number)) for number in range(len(batch["x"]))]
-                assert batch["key"] == wanted
-
-    def test_with_a_sampler_of_seed_epoch_step_rank_and_place(self, load, plain):
-        loader = load(plain, 300, seed=5, sampler=range(1000), sample_transform=key_of)
-        for step, batch in enumerate(loader):
-            wanted = [str(derive_key(5, 0, Purpose.SAMPLE, step, 0, place)) for place in range(len(batch["x"]))]
-            assert batch["key"] == wanted
-
-    @pytest.mark.parametrize("order", [*ORDERS, {"sampler": range(1000)}], ids=str)
-    def test_any_number_of_threads_gives_the_same(self, load, plain, order):
-        before = torch.get_rng_state()
-        found = [
-            draws(load(plain, 50, seed=3, sample_transform=gdsload.PerSample(noisy_sample, workers=count), **order))
-            for count in (1, 2, 7)
-        ]
-        assert found[0] == found[1] == found[2]
-        assert len(set(found[0].values())) == 1000
-        assert torch.equal(torch.get_rng_state(), before)
-
-    def test_so_do_processes(self, load, plain, functions, soon):
+    def test_processes_give_what_threads_give(self, load, plain, functions, soon):
         """torch's draws are those of threads; all are the same whichever process gets which samples."""
         threads = list(load(plain, 250, "full", sample_transform=functions.draw))
-        loader = load(plain, 250, "full", sample_transform=gdsload.PerSample(functions.draw, processes=True, workers=2))
+        loader = load(plain, 250, "full", sample_transform=PerSample(functions.draw, processes=True, workers=2))
         found = []
         for _ in range(2):
             loader.set_epoch(0)
@@ -197,20 +155,6 @@ class TestRandomNumbers:
         assert {one for batch in found[0] for one in batch["threads"].tolist()} == {1}
         loader.close()
         soon(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-
-    def test_ranks_draw_what_one_process_draws(self, load, plain):
-        whole, parts = draws(load(plain, 64, "full", sample_transform=noisy_sample)), {}
-        for rank in range(4):
-            part = draws(load(plain, 16, "full", ranks=(rank, 4), sample_transform=noisy_sample))
-            assert all(parts.setdefault(number, drawn) == drawn for number, drawn in part.items())
-        assert parts == whole
-
-    @pytest.mark.parametrize("order", [{"shuffle": "full"}, {"sampler": range(143)}], ids=str)
-    def test_resumes_at_every_step(self, load, rich, order):
-        def draw(sample, generator):
-            return sample["label"], torch.rand((), generator=generator), torch.randint(0, 10**9, ())
-
-        assert_resumes_everywhere(lambda: load(rich, 16, sample_transform=draw, **order))
 
     def test_each_of_torchs_ways_to_draw(self, load, plain):
         def draw(sample):
@@ -230,9 +174,7 @@ class TestRandomNumbers:
 
     def test_a_generator_of_the_users_own_is_left_to_him(self, load, plain):
         own, again = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-        loader = load(
-            plain, 1000, sample_transform=gdsload.PerSample(lambda _: torch.rand((), generator=own), workers=1)
-        )
+        loader = load(plain, 1000, sample_transform=PerSample(lambda _: torch.rand((), generator=own), workers=1))
         assert next(iter(loader)).tolist() == [torch.rand((), generator=again).item() for _ in range(1000)]
 
 
@@ -244,7 +186,7 @@ class TestAtOnce:
             meeting.wait()
             return sample
 
-        epoch = iter(load(plain, 8, sample_transform=gdsload.PerSample(meet, workers=4)))
+        epoch = iter(load(plain, 8, sample_transform=PerSample(meet, workers=4)))
         assert len(next(epoch)["x"]) == 8
         meeting.abort()  # or what is closed while fewer than four are in it would wait for the others
 
@@ -256,9 +198,7 @@ class TestAtOnce:
             made.append(1)
             return torch.zeros(25600)
 
-        loader = load(
-            plain, 1, sample_transform=gdsload.PerSample(grow, workers=1), memory=gdsload.Memory(prefetch="1MiB")
-        )
+        loader = load(plain, 1, sample_transform=PerSample(grow, workers=1), memory=Memory(prefetch="1MiB"))
         _held = begin(loader, 20)
         time.sleep(0.2)
         assert len(made) <= 20 + 10 + 8
@@ -267,7 +207,7 @@ class TestAtOnce:
 class TestErrors:
     def test_in_processes(self, load, plain, functions):
         """For those of classes that pickle does not take another error says what they said; a killed one is no hang."""
-        options = {"sample_transform": gdsload.PerSample(functions.fail, processes=True, workers=1)}
+        options = {"sample_transform": PerSample(functions.fail, processes=True, workers=1)}
         iterator = iter(load(plain, 50, **options))
         for before, bad, kind, match in (
             (2, 100, RuntimeError, "^Odd: this, that"),
@@ -295,12 +235,6 @@ class TestErrors:
         assert note in caught.value.__notes__[0]
         assert "step 0 of epoch 0" in caught.value.__notes__[1]
 
-    @pytest.mark.parametrize("ahead", [True, False])
-    def test_beginning_an_epoch_of_its_own_loader_is_refused(self, load, plain, ahead):
-        loader = load(plain, 10, ahead=ahead, sample_transform=lambda _: next(iter(loader)))
-        with pytest.raises(RuntimeError, match="began an epoch of its loader"):
-            list(loader)
-
     def test_closing_its_own_loader_is_no_hang(self, load, plain):
         loader = load(plain, 10, sample_transform=lambda _: loader.close())
         with pytest.raises((LoaderClosedError, TypeError)):
@@ -326,7 +260,7 @@ class TestEnd:
             ended.append(1)
             return sample
 
-        loader = load(plain, 40, sample_transform=gdsload.PerSample(slow, workers=2))
+        loader = load(plain, 40, sample_transform=PerSample(slow, workers=2))
 
         def close():
             consumer = in_thread(list, loader)
@@ -389,11 +323,9 @@ class TestOptions:
         monkeypatch.setitem(sys.modules, "__main__", module)
         transform = {"a function": module.aug, "an object of a class": module.Aug(), "a partial": partial(module.aug)}
         with pytest.raises(OptionError, match=r"defined in a notebook.*Put it into a \.py file.*processes=False"):
-            load(plain, 10, sample_transform=gdsload.PerSample(transform[made], processes=True))
+            load(plain, 10, sample_transform=PerSample(transform[made], processes=True))
         assert len(list(load(plain, 10, sample_transform=transform[made]))) == 100
-        load(
-            plain, 10, sample_transform=gdsload.PerSample(partial(round, "__main__"), processes=True)
-        )  # a text, no reference
+        load(plain, 10, sample_transform=PerSample(partial(round, "__main__"), processes=True))  # a text, no reference
 
 
 def test_a_loader_says_which_way_bytes_go(plain):

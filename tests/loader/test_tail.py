@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-import gdsload
-from gdsload import OptionError
 from gdsload.testing import assert_resumes_everywhere
+from tests.loader.taking import numbers
 
 
 def ranks(load, path, batch_size, world_size, **options):
@@ -15,9 +14,8 @@ def ranks(load, path, batch_size, world_size, **options):
 class TestPad:
     def test_it_is_what_torchs_sampler_repeats(self, load, plain):
         world, size = 4, 32
-        mine = [
-            index for loader in ranks(load, plain, size, world, tail="pad", with_index=True) for index in tail(loader)
-        ]
+        loaders = ranks(load, plain, size, world, tail="pad", with_index=True)
+        mine = [index for loader in loaders for index in numbers(loader)[-1]]
         whole = list(range(1000))
         assert sorted(mine) == sorted((whole + whole)[1000 // (world * size) * world * size :][: world * size])
 
@@ -45,11 +43,6 @@ class TestPad:
         assert len({batch["drawn"].item() for loader in loaders for batch in loader}) == 4
 
 
-def tail(loader):
-    *_, last = loader
-    return last["index"].tolist()
-
-
 class TestWhatCounts:
     @pytest.mark.parametrize("tail", ["share", "pad", "drop"])
     def test_the_loader_says_it_for_the_batch_handed_out_last(self, load, plain, tail):
@@ -74,17 +67,6 @@ class TestWhatCounts:
     def test_transform_sees_it(self, load, plain):
         loader = load(plain, 30, tail="pad", with_real=True, transform=lambda batch: int(batch["real"].sum()))
         assert list(loader) == [30] * 33 + [10]
-
-    def test_what_is_no_dict_cannot_have_it(self, load, plain):
-        loader = load(plain, 30, with_real=True, device_transform=lambda batch: batch["x"])
-        with pytest.raises(OptionError, match="`device_transform` returned a Tensor.*`loader.real_samples"):
-            next(iter(loader))
-
-    def test_a_field_of_that_name_is_refused(self, load, tmp_path):
-        with gdsload.ShardWriter(tmp_path / "d") as writer:
-            writer.write_batch({"real": torch.arange(3)})
-        with pytest.raises(OptionError, match="with_real adds 'real'.*has a field of that name"):
-            load(tmp_path / "d", with_real=True)
 
 
 class TestOptions:

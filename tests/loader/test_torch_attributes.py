@@ -28,28 +28,19 @@ def test_what_has_taken_effect_or_has_none_cannot_be_set(load, plain, name):
     assert name == "cache" or getattr(loader, name, None) is before
 
 
-def test_attributes_of_the_users_own_can_be_set(load, plain):
-    class Mine(gdsload.DataLoader):
-        def __init__(self, *arguments, **options):
-            self.before = 1
-            super().__init__(*arguments, **options)
-            self.after = 2
-
+def test_an_attribute_of_the_users_own_can_be_set(load, plain):
+    """Those of subclasses, too: `test_copies.py`."""
     loader = load(plain, 8)
     loader.name = "mine"
-    mine = Mine(plain, 8, device="cpu")
-    mine.before = mine.after = 3
-    assert (loader.name, mine.before, mine.after) == ("mine", 3, 3)
+    assert loader.name == "mine"
 
 
 def test_attributes_of_torchs_loader_have_its_defaults(load, plain):
     torchs, loader = DataLoader(range(3)), load(plain, 8)
     names = [name for name in vars(torchs) if name[0] != "_"]
     assert [name for name in names if not hasattr(loader, name)] == []
-    own = {"dataset", "batch_size", "sampler", "batch_sampler", "collate_fn"}
-    assert {name: getattr(loader, name) for name in names if name not in own} == {
-        name: getattr(torchs, name) for name in names if name not in own
-    }
+    for name in {*names} - {"dataset", "batch_size", "sampler", "batch_sampler", "collate_fn"}:
+        assert getattr(loader, name) == getattr(torchs, name), name
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [1, 2, 3]}], ids=str)
@@ -69,8 +60,6 @@ def test_the_epoch_is_set_by_the_sampler(load, plain, made):
     other.set_epoch(5)
     assert [batch["x"].tolist() for batch in loader] == [batch["x"].tolist() for batch in other]
     assert loader.epoch == 6
-    with pytest.raises(OptionError, match="epoch"):
-        tell(loader).set_epoch(-1)
 
 
 def test_the_epoch_reaches_a_batch_sampler_of_the_users(load, rich):
@@ -115,14 +104,3 @@ def test_the_step_is_that_of_a_resumed_state(load, plain):
     assert (other.epoch, other.step, loader.epoch, loader.step) == (0, 2, 0, 0)
     other.set_epoch(0, 0)
     assert firsts(other) == firsts(load(plain, 64, True))
-
-
-def test_steps_that_there_are_not(load, plain):
-    loader = load(plain, 64)
-    with pytest.raises(OptionError, match="step is 17, but the epoch has 16 steps"):
-        loader.set_epoch(0, 17)
-    with pytest.raises(OptionError, match="step"):
-        loader.set_epoch(0, -1)
-    with pytest.raises(OptionError, match="step cannot be set with a sampler"):
-        load(plain, 64, sampler=range(1000)).set_epoch(0, 1)
-    assert (loader.epoch, loader.step) == (0, 0)

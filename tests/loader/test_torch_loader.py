@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader
 
 from gdsload import Field, ShardDataset, ShardWriter
 from gdsload.loader import dataset as dataset_module
+from tests.pools import Held
 
 
 @pytest.fixture
 def dense(tmp_path):
     """A dataset without ragged tensors, so that torch can collate it."""
-    with ShardWriter(
-        tmp_path / "d", {"x": Field("float32", (3,)), "n": Field("int64"), "s": "str"}, shard_bytes=100
-    ) as writer:
+    schema = {"x": Field("float32", (3,)), "n": Field("int64"), "s": "str"}
+    with ShardWriter(tmp_path / "d", schema, shard_bytes=100) as writer:
         for number in range(23):
             writer.write({"x": np.full(3, number, np.float32), "n": number, "s": str(number)})
     return ShardDataset(tmp_path / "d")
@@ -64,18 +64,17 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_dataset_reads_it(
     dense, monkeypatch, in_thread, ends_in_a_child
 ):
     """A lock that the thread held would be copied as it is: the fork waits for it."""
-    inside, out, opened = threading.Event(), threading.Event(), dataset_module.SampleReader
+    held, opened = Held(), dataset_module.SampleReader
 
     def slow(*given, **options):
-        inside.set()
-        assert out.wait(20)
+        held()
         return opened(*given, **options)
 
     dataset = ShardDataset(dense.path)
     with monkeypatch.context() as patch:
         patch.setattr(dataset_module, "SampleReader", slow)
         reading = in_thread(dataset.__getitem__, 0)
-        assert inside.wait(20)
-    threading.Timer(0.2, out.set).start()
+        assert held.begun.wait(20)
+    threading.Timer(0.2, held.may_end.set).start()
     assert ends_in_a_child(lambda: dataset[1]["n"].item() == 1 or os._exit(2))
     reading.result(timeout=20)

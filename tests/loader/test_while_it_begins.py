@@ -1,7 +1,6 @@
 """Calls of a loader while another thread begins an epoch of it, which opens files and may take long."""
 
 import itertools
-import threading
 import time
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from gdsload import Memory
 from gdsload.loader import life as life_module
 from tests.loader.samplers.test_samplers import RollsOver
+from tests.pools import Held
 
 
 @pytest.fixture
@@ -17,27 +17,26 @@ def beginning(monkeypatch, in_thread):
 
     ``go_on = beginning(iterator, 3)``, later ``batches = go_on()``
     """
-    inside, out, real, consumers = threading.Event(), threading.Event(), life_module.open_resources, []
+    held, real, consumers = Held(), life_module.open_resources, []
 
     def slow(*given):
-        inside.set()
-        assert out.wait(20)
+        held()
         return real(*given)
 
     def begin(iterator, batches):
         consumer = in_thread(lambda: list(itertools.islice(iterator, batches)))
         consumers.append(consumer)
-        assert inside.wait(20)
+        assert held.begun.wait(20)
 
         def go_on():
-            out.set()
+            held.may_end.set()
             return consumer.result(timeout=20)
 
         return go_on
 
     monkeypatch.setattr(life_module, "open_resources", slow)
     yield begin
-    out.set()
+    held.may_end.set()
     for consumer in consumers:
         consumer.exception(timeout=20)
 

@@ -68,16 +68,14 @@ class TestAWorldThatChanges:
         dist.destroy_process_group()
         assert len(loader) == len(list(loader)) == 100
 
-    def test_another_group_of_the_same_kind_is_no_change(self, load, plain, join):
+    @pytest.mark.parametrize(("options", "first"), [({}, 40), ({"ranks": (0, 1)}, 10)])
+    def test_another_group_of_the_same_kind_is_no_change_and_what_was_passed_does_not(
+        self, load, plain, join, options, first
+    ):
         join()
-        iterator = begin(load(plain, 10, with_index=True))
-        join()
-        assert next(iterator)["index"].tolist() == list(range(40, 50))
-
-    def test_what_was_passed_does_not(self, load, plain, join):
-        iterator = begin(load(plain, 10, ranks=(0, 1), with_index=True))
-        join()
-        assert next(iterator)["index"].tolist() == list(range(10, 20))
+        iterator = begin(load(plain, 10, with_index=True, **options))
+        join(*(2, 4) if options else ())
+        assert next(iterator)["index"].tolist() == list(range(first, first + 10))
 
     @pytest.mark.parametrize("batches", [5, None])
     def test_the_state_can_be_taken_when_the_group_is_gone(self, load, plain, join, monkeypatch, batches):

@@ -102,10 +102,10 @@ def test_crops_of_images_without_channels_and_with_frames(shape):
     assert torch.equal(found, flat.view(*shape[:-2], 4, 4))
 
 
-@given(shapes, st.sampled_from(DTYPES), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]))
-def test_normalize(shape, dtype, out):
-    value = images(*shape, dtype=dtype)
-    mean, std = [0.5, 0.1, 0.9][: shape[1]], [0.25, 0.5, 0.1][: shape[1]]
+@given(shapes, st.sampled_from(DTYPES), st.sampled_from([torch.float32, torch.bfloat16, torch.float64]), st.booleans())
+def test_normalize(shape, dtype, out, one_for_all):
+    value, channels = images(*shape, dtype=dtype), 1 if one_for_all else shape[1]
+    mean, std = [0.5, 0.1, 0.9][:channels], [0.25, 0.5, 0.1][:channels]
     found = Normalize("x", mean, std, out)({"x": value})["x"]
     scaled = value.double() / (255 if dtype == torch.uint8 else 1)
     table = torch.tensor([mean, std], dtype=torch.float64)[:, :, None, None]
@@ -115,12 +115,6 @@ def test_normalize(shape, dtype, out):
     assert torch.allclose(found.double(), wanted, rtol=rough, atol=rough)
     for number, sample in enumerate(value):
         assert torch.equal(Normalize("x", mean, std, out)({"x": sample})["x"], found[number])
-
-
-def test_normalize_with_one_number_for_all_channels():
-    value = images(2, 3, 4, 4, dtype=torch.float32)
-    found = Normalize("x", [0.5], [2.0])({"x": value})["x"]
-    assert torch.equal(found, (value - 0.5) / 2)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +216,13 @@ def test_how_images_are_decoded_has_defaults():
 class TestElementTypes:
     """As torch's, or by the names that fields of a schema have."""
 
-    @pytest.mark.parametrize("given", ["bfloat16", "torch.bfloat16", torch.bfloat16])
+    @pytest.mark.parametrize("given", ["bfloat16", "torch.bfloat16"])
     @pytest.mark.parametrize(
-        "make",
-        [functools.partial(Cast, "x"), functools.partial(Normalize, "x", (0.5,), (0.1,))],
-        ids=["cast", "normalize"],
+        "make", [functools.partial(Cast, "x"), functools.partial(Normalize, "x", (0.5,), (0.1,)), DecodeImage]
     )
     def test_a_name_is_its_type(self, make, given):
-        transform = make(dtype=given)
-        assert transform == make(dtype=torch.bfloat16)
-        assert repr(transform) == repr(make(dtype=torch.bfloat16))
-        assert transform({"x": torch.ones(2, 1, 3, 3)})["x"].dtype == torch.bfloat16
+        assert make(dtype=given) == make(dtype=torch.bfloat16)
+        assert repr(make(dtype=given)) == repr(make(dtype=torch.bfloat16))
 
     @pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES_OF_SHARDS.values()])
     def test_all_that_shards_have(self, name):
@@ -243,9 +233,5 @@ class TestElementTypes:
         found = Cast("x", "int64")({"x": tokens})["x"]
         assert torch.nn.Embedding(65536, 2)(found).shape == (1, 2, 2)
 
-    @pytest.mark.parametrize("given", [np.int64, np.dtype("int64")])
-    def test_numpys_types_have_the_same_names(self, given):
-        assert Cast("x", given).dtype == torch.int64
-
-    def test_images_may_be_decoded_to_a_name(self):
-        assert DecodeImage(dtype="float16") == DecodeImage(dtype=torch.float16)
+    def test_numpys_types_have_the_same_names(self):
+        assert Cast("x", np.int64) == Cast("x", np.dtype("int64")) == Cast("x", torch.int64)

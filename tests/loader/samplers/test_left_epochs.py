@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 import threading
 import time
 from itertools import islice
@@ -14,6 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from gdsload import Memory
 from tests.loader.samplers.test_samplers import ALL, RESUMABLE, numbers
 from tests.loader.taking import begin, seeded
+from tests.loader.test_copies import WAYS
 
 
 class Own(torch.utils.data.Sampler):
@@ -82,11 +82,7 @@ def test_the_epoch_behind_a_resumed_one_that_is_left_is_that_of_the_run_that_wen
         assert wanted[0][: len(first)] != first
 
 
-def travelled(loader):
-    return pickle.loads(pickle.dumps(loader))
-
-
-@pytest.mark.parametrize("how", [travelled, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 class TestCopies:
     def test_a_sampler_that_was_told_its_epoch_directly_keeps_it(self, make, how):
         sampler = DistributedSampler(ALL, 2, 0)
