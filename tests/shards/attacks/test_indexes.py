@@ -248,6 +248,13 @@ def test_metadata_at_the_limits_are_read(found):
     assert parse_index(index.to_bytes(), FILE).metadata == found
 
 
+@pytest.mark.parametrize("samples", [(2**63 - 1,), (2**62, 2**62 - 1)])
+def test_as_many_samples_as_64_bits_count_are_read(samples):
+    shards = tuple(IndexEntry(f"{number}.safetensors", count, 8192, SHA) for number, count in enumerate(samples))
+    index = Index(INDEX.stored, shards)
+    assert parse_index(index.to_bytes(), FILE) == index
+
+
 def test_a_changed_byte_is_refused():
     """Of metadata, too: a name of a class that is another one is as wrong as a flipped pixel."""
     raw = DESCRIBED.to_bytes()
